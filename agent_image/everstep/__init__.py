@@ -1,0 +1,1 @@
+"""Everstep's SDK: durable steps for AI agents."""

@@ -1,0 +1,60 @@
+"""Bodies of inbox entries: what operator, supervisor or a person tells a run.
+
+    {"type": "cancel", "by": "jane@example.org", "reason": "wrong backlog"}
+    {"type": "settle", "key": "12", "input": "<digest the question was about>", "decision": "done" | "again" | "fail",
+     "value": …, "by": "jane@example.org", "reason": "PO 4812"}
+
+The entry's id makes it count once: `cancel-<generation>`, `settle-<HumanRequest uid>`. The pod checks the MAC, copies the entry into the
+chain (`settled`, `cancel`) with its id, and skips ids it knows.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from everstep.ids import InboxId
+from everstep.journal.chain import Chain
+from everstep.journal.records import Json, canonical
+from everstep.journal.store import InboxEntry
+
+
+class CancelBody(BaseModel):
+    """A wish to cancel the run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    type: Literal["cancel"] = "cancel"
+    by: str = ""
+    reason: str = ""
+
+
+class SettleBody(BaseModel):
+    """A person's word on an uncertain step."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    type: Literal["settle"] = "settle"
+    key: str
+    input: str
+    decision: Literal["done", "again", "fail"]
+    value: Json = None
+    by: str = ""
+    reason: str = ""
+
+
+InboxBody: TypeAlias = Annotated[CancelBody | SettleBody, Field(discriminator="type")]
+_ADAPTER: TypeAdapter[InboxBody] = TypeAdapter(InboxBody)
+
+
+def make_entry(chain: Chain, entry_id: InboxId, body: InboxBody) -> InboxEntry:
+    """An entry ready for `Store.inbox_add`."""
+    raw = canonical(body.model_dump())
+    return InboxEntry(entry_id, raw, chain.inbox_mac(entry_id, raw))
+
+
+def read_body(chain: Chain, entry: InboxEntry) -> InboxBody | None:
+    """The body of a genuine entry; None for a forged or unknown one, which is skipped with a warning."""
+    if chain.inbox_mac(entry.id, entry.body) != entry.mac:
+        return None
+    try:
+        return _ADAPTER.validate_json(entry.body)
+    except ValueError:
+        return None

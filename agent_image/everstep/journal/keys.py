@@ -1,0 +1,67 @@
+"""Every Redis key of Everstep: the only place that formats one.
+
+    es:<installation>:{<journal id>}:journal        stream  the records, in order. id `<seq>-0`
+                                                            fields r record bytes, p previous hash, h hash, a attempt
+                                                            written by append (the claimed owner only); read by SDK, operator, verify
+    es:<installation>:{<journal id>}:meta           hash    attempt, owner, seq, hash, progress, schema, keyId,
+                                                            namespace, name, deletedAt
+                                                            written by fence, claim, append, report
+    es:<installation>:{<journal id>}:inbox          stream  answers and cancel for the run. fields i entry id, b body, m mac
+                                                            written by operator and supervisor; read by the SDK
+    es:<installation>:{<journal id>}:inbox-ids      set     ids that were added, so that each is added once
+    es:<installation>:{<journal id>}:blob:<digest>  string  a value above 64 KiB, under its SHA-256
+
+`<installation>` names one installation of the operator, so that two may share a Redis. The braces are the hash tag: all keys of
+a run live in one slot of a cluster. No key of a live run has a TTL; a sweep deletes them all after the run is gone.
+"""
+
+from dataclasses import dataclass
+
+from everstep.ids import JournalId
+
+PREFIX = "es"
+
+
+@dataclass(frozen=True)
+class JournalKeys:
+    """The keys of one journal."""
+
+    installation: str
+    journal_id: JournalId
+
+    @property
+    def base(self) -> str:
+        return f"{PREFIX}:{self.installation}:{{{self.journal_id}}}:"
+
+    @property
+    def journal(self) -> str:
+        return self.base + "journal"
+
+    @property
+    def meta(self) -> str:
+        return self.base + "meta"
+
+    @property
+    def inbox(self) -> str:
+        return self.base + "inbox"
+
+    @property
+    def inbox_ids(self) -> str:
+        return self.base + "inbox-ids"
+
+    @property
+    def blob_prefix(self) -> str:
+        return self.base + "blob:"
+
+    def blob(self, digest: str) -> str:
+        return self.blob_prefix + digest
+
+
+def meta_pattern(installation: str) -> str:
+    """SCAN pattern that finds the meta key of every journal of one installation."""
+    return f"{PREFIX}:{installation}:{{*}}:meta"
+
+
+def journal_id_of(meta_key: str) -> JournalId:
+    """Inverse of `JournalKeys.meta`."""
+    return JournalId(meta_key.split(":{", 1)[1].rsplit("}:", 1)[0])

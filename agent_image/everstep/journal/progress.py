@@ -1,0 +1,39 @@
+"""What a live attempt tells of itself beside the journal (meta.progress). It informs people; nothing is decided from it.
+
+{"attempt": 2, "state": "replaying" | "running" | "waiting" | "stopping", "step": {"key", "name", "state", "time"},
+ "recorded": 36, "replayed": 36, "replay_ms": 11, "usage": {"inputTokens", "outputTokens", "costMicroUSD"}}
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`recorded` counts steps with an outcome in the journal, `replayed` those this attempt took from the record."""
+
+    attempt: int
+    state: str
+    recorded: int = 0
+    replayed: int = 0
+    replay_ms: int | None = None
+    """How long verification and replay took; None while replaying."""
+    resumed_epoch_ms: int | None = None
+    """When replay ended and the first live call could start."""
+    step_key: str = ""
+    step_name: str = ""
+    step_state: str = ""
+    """intent, result, failure, abandoned, uncertain."""
+    step_epoch_ms: int = 0
+    usage: dict[str, int] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "Progress | None":
+        """None when it cannot be read (another SDK's words): it only informs."""
+        try:
+            return cls(**json.loads(raw))
+        except (ValueError, TypeError):
+            return None

@@ -1,0 +1,256 @@
+"""The records of a journal: one frozen model per kind, and their canonical bytes.
+
+A record is a JSON object in canonical form: keys sorted, no spaces, UTF-8, no NaN or infinities, string keys only (`encode`).
+Every record carries
+
+    v        schema version (SCHEMA_VERSION); a newer one is refused
+    kind     one of the kinds below; an unknown one is refused
+    seq      its number; equal to its place in the stream
+    key      step key, timer key or value key; "" for records of the run itself
+    name     what people call it (step name); "" where there is none
+    attempt  the attempt that wrote it
+    time     wall clock when it was made, epoch milliseconds
+
+Never pickle, never a class name that is imported: a planted payload stays data. A value (result, argument, state) is held as
+plain JSON in `value`; one above BLOB_OVER_BYTES is kept as a blob and `value` is `{"$blob": "<sha256>", "bytes": n}`.
+
+Outcome kinds reach agent code one at a time in journal order: result, failure, abandoned, fired, settled, wait_resolved, cancel.
+"""
+
+import json
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from everstep.errors import JournalUnreadable
+from everstep.ids import Seq
+
+SCHEMA_VERSION = 1
+RECORD_MAX_BYTES = 256 * 1024
+BLOB_OVER_BYTES = 64 * 1024
+
+Json: TypeAlias = (
+    Any  # any JSON value; pydantic's recursive JsonValue costs a walk per record, checked at the edges instead
+)
+
+EffectClass: TypeAlias = Literal["read", "idempotent", "at_most_once"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    OUTCOME: ClassVar[bool] = False
+
+    v: int = SCHEMA_VERSION
+    seq: int
+    key: str = ""
+    name: str = ""
+    attempt: int
+    time: int
+
+
+class RunStarted(_Record):
+    """First record of every journal."""
+
+    kind: Literal["run_started"] = "run_started"
+    run: str
+    namespace: str = ""
+    goal: str = ""
+    """SHA-256 of the goal."""
+    inputs: str = ""
+    """SHA-256 of the canonical inputs."""
+    entrypoint: str = ""
+    image: str = ""
+    python: str
+    """`3.11`: the minor version is pinned by the run."""
+    sdk: str
+    key_id: str = ""
+
+
+class Intent(_Record):
+    """A step's body is about to start; written and confirmed before it does. One per try."""
+
+    kind: Literal["intent"] = "intent"
+    effect: EffectClass
+    input: str
+    """SHA-256 of the canonical arguments."""
+    idem: str
+    """The idempotency key, stable over tries and attempts."""
+    tries: int = 1
+    """Number of this try, from 1."""
+
+
+class Result(_Record):
+    """A step ended well."""
+
+    kind: Literal["result"] = "result"
+    OUTCOME: ClassVar[bool] = True
+    value: Json = None
+    took_ms: int = 0
+    usage: dict[str, int] | None = None
+    """Tokens and cost as the step reported: inputTokens, outputTokens, costMicroUSD."""
+
+
+class Failure(_Record):
+    """A step ended in an exception after its last try; raised as StepFailed live and on replay."""
+
+    kind: Literal["failure"] = "failure"
+    OUTCOME: ClassVar[bool] = True
+    type: str
+    message: str
+    data: Json = None
+    took_ms: int = 0
+
+
+class Abandoned(_Record):
+    """A step that was cancelled by the agent and did not end with a result."""
+
+    kind: Literal["abandoned"] = "abandoned"
+    OUTCOME: ClassVar[bool] = True
+    reason: str = ""
+
+
+class TryFailed(_Record):
+    """One try failed and another follows. Message bounded to 1 KiB."""
+
+    kind: Literal["try_failed"] = "try_failed"
+    tries: int
+    type: str
+    message: str
+
+
+class Timer(_Record):
+    """A durable timer was created. `due` is absolute, epoch milliseconds."""
+
+    kind: Literal["timer"] = "timer"
+    due: int
+
+
+class Fired(_Record):
+    """A timer fell due."""
+
+    kind: Literal["fired"] = "fired"
+    OUTCOME: ClassVar[bool] = True
+
+
+class Value(_Record):
+    """A value drawn once: `name` is now, uuid4 or random."""
+
+    kind: Literal["value"] = "value"
+    value: Json = None
+
+
+class Uncertain(_Record):
+    """An at_most_once step was in flight when its process was lost, and nothing proves whether the effect happened."""
+
+    kind: Literal["uncertain"] = "uncertain"
+    reason: str
+    input: str = ""
+
+
+class Settled(_Record):
+    """The uncertain step is decided, by probe or person. `done` delivers `value`; `fail` delivers a failure; `again` licenses
+    exactly the next intent of this key and is not an outcome for the agent."""
+
+    kind: Literal["settled"] = "settled"
+    OUTCOME: ClassVar[bool] = True
+    decision: Literal["done", "again", "fail"]
+    value: Json = None
+    by: str
+    """`probe`, or the name of the person."""
+    reason: str = ""
+    inbox: str = ""
+    """Id of the inbox entry that said so."""
+
+
+class Waited(BaseModel):
+    """What a parked run waits for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: Literal["uncertain", "timer"]
+    key: str
+    name: str = ""
+    input: str = ""
+    """Digest of the arguments the question is about (uncertain)."""
+    arguments: Json = None
+    """The arguments themselves, as far as they fit 4 KiB."""
+    reason: str = ""
+    since: int = 0
+    due: int | None = None
+
+
+class Park(_Record):
+    """The attempt ended while the run waits. `wake` = the earliest timer, epoch ms."""
+
+    kind: Literal["park"] = "park"
+    waits: list[Waited]
+    wake: int | None = None
+
+
+class Cancel(_Record):
+    """Somebody asked for the run to be cancelled; delivered as an outcome."""
+
+    kind: Literal["cancel"] = "cancel"
+    OUTCOME: ClassVar[bool] = True
+    by: str = ""
+    reason: str = ""
+    inbox: str = ""
+
+
+class Finished(_Record):
+    """The last record. Success is this record with outcome `succeeded`, never an exit code."""
+
+    kind: Literal["finished"] = "finished"
+    outcome: Literal["succeeded", "failed", "cancelled"]
+    value: Json = None
+    type: str = ""
+    message: str = ""
+    data: Json = None
+
+
+Record: TypeAlias = Annotated[
+    RunStarted
+    | Intent
+    | Result
+    | Failure
+    | Abandoned
+    | TryFailed
+    | Timer
+    | Fired
+    | Value
+    | Uncertain
+    | Settled
+    | Park
+    | Cancel
+    | Finished,
+    Field(discriminator="kind"),
+]
+_ADAPTER: TypeAdapter[Record] = TypeAdapter(Record)
+
+
+def canonical(value: Json) -> bytes:
+    """Canonical bytes of a JSON value, for digests and records. Raises ValueError on NaN, TypeError on what is not JSON."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def encode(record: Record) -> bytes:
+    """The bytes that are stored and hashed."""
+    return canonical(
+        record.model_dump(exclude_defaults=False, exclude_none=True) if record.kind != "value" else record.model_dump()
+    )
+
+
+def decode(raw: bytes, seq: Seq) -> Record:
+    """Read a verified record. Raises JournalUnreadable for unknown kinds and newer schemas, naming both versions."""
+    try:
+        return _ADAPTER.validate_json(raw)
+    except ValidationError as e:
+        try:
+            data = json.loads(raw)
+            version, kind = data.get("v"), data.get("kind")
+        except (ValueError, AttributeError):
+            version, kind = None, None
+        raise JournalUnreadable(
+            f"record {seq} cannot be read: kind {kind!r}, schema {version!r}; this SDK knows schema {SCHEMA_VERSION}. "
+            f"Use the SDK version that wrote it, or a newer one. ({e.errors()[0]['msg']})",
+            seq,
+        ) from e
