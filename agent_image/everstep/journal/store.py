@@ -43,6 +43,8 @@ class Stored:
 
 
 class FenceAnswer(enum.StrEnum):
+    """What a store says to `Store.fence`."""
+
     OK = "OK"
     """This attempt number is now the only one that may claim; an equal one changed nothing."""
     FENCED = "FENCED"
@@ -55,6 +57,8 @@ class FenceAnswer(enum.StrEnum):
 
 @dataclass(frozen=True)
 class FenceReply:
+    """The answer to a fence, with what is in force after it."""
+
     answer: FenceAnswer
     attempt: Attempt
     """The attempt in force after the call."""
@@ -63,6 +67,8 @@ class FenceReply:
 
 
 class ClaimAnswer(enum.StrEnum):
+    """What a store says to `Store.claim` and `Store.report`."""
+
     OK = "OK"
     FENCED = "FENCED"
     """meta.attempt differs from ours (or there is no fence at all)."""
@@ -72,12 +78,16 @@ class ClaimAnswer(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ClaimReply:
+    """The answer to a claim, with what is in force after it."""
+
     answer: ClaimAnswer
     attempt: Attempt
     head: Head | None
 
 
 class AppendAnswer(enum.StrEnum):
+    """What a store says to `Store.append`."""
+
     OK = "OK"
     DUP = "DUP"
     """All of it was there already (a lost reply). A stored prefix is skipped and the rest appended, which answers OK."""
@@ -95,6 +105,8 @@ class AppendAnswer(enum.StrEnum):
 
 @dataclass(frozen=True)
 class AppendReply:
+    """The answer to an append, with what is in force after it."""
+
     answer: AppendAnswer
     attempt: Attempt
     head: Head | None
