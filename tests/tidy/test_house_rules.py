@@ -78,9 +78,10 @@ def _undocumented(path: Path) -> Iterator[str]:
     if not ast.get_docstring(tree):
         yield f"{where(path)} module"
     for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-            if not ast.get_docstring(node):
-                yield f"{where(path, node)} {node.name}"
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield f"{where(path, node)} {node.name}"
 
 
 def test_public_names_are_documented() -> None:
@@ -169,7 +170,10 @@ def test_every_dependency_has_its_reason() -> None:
 FORBIDDEN = [
     re.compile(r"/wo" + r"rk/"),
     re.compile(r"\.\./sha" + r"red|\bsha" + r"red/(design|failures|anchors|kind-recipe|proofs)"),
-    re.compile(r"(pypi|pythonhosted)\.or" + r"g|files\.python" + r"hosted|registry\.npmjs" + r"|proxy\.golang\." + r"|deb\.debian\.or" + r"g|crates\.i" + r"o\b|repo1?\.maven"),
+    re.compile(
+        r"(pypi|pythonhosted)\.or" + r"g|files\.python" + r"hosted|registry\.npmjs"
+        r"|proxy\.golang\." + r"|deb\.debian\.or" + r"g|crates\.i" + r"o\b|repo1?\.maven"
+    ),
     re.compile(r"(?i)\bsub-?agent\b|\bhelper session|\bpolyglot\b"),
 ]  # fmt: skip
 

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tests.tidy.test_house_rules import ROOT, SOURCES, python_files
 
 # word that must not be used → the word of the project

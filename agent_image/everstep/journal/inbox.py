@@ -4,8 +4,8 @@
     {"type": "settle", "key": "12", "input": "<digest the question was about>", "decision": "done" | "again" | "fail",
      "value": …, "by": "jane@example.org", "reason": "PO 4812"}
 
-The entry's id makes it count once: `cancel-<generation>`, `settle-<HumanRequest uid>`. The pod checks the MAC, copies the entry into the
-chain (`settled`, `cancel`) with its id, and skips ids it knows.
+The entry's id makes it count once: `cancel-<generation>`, `settle-<HumanRequest uid>`. The pod checks the MAC, copies
+the entry into the chain (`settled`, `cancel`) with its id, and skips ids it knows.
 """
 
 from typing import Annotated, Literal, TypeAlias

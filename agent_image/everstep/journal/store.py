@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from everstep.ids import Attempt, EpochMs, InboxId, JournalId, Owner, RecordHash, Seq
+from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
 
 
 @dataclass(frozen=True)
