@@ -1,12 +1,20 @@
 """Named fault points: places where tests kill, stop or delay a real process. Off unless EVERSTEP_FAULTS is set.
 
-    EVERSTEP_FAULTS="before_append:3=kill;after_effect=stop"      point[:nth occurrence]=action; actions: kill, stop, exit75
+    EVERSTEP_FAULTS="before_append:3=kill;after_effect@2=stop"
+
+Each part is point[:nth occurrence][@attempt]=action; without @attempt it acts in every attempt. Actions:
+
+    kill   SIGKILL to this process. The kernel ignores that for PID 1 of a container: there use hold, and kill from outside
+    stop   SIGSTOP to this process; same limit
+    hold   print `everstep-fault: holding at <point>` on stderr and block this thread for ever
+    exit75 leave at once with exit code 75
 
 A point costs one dictionary look-up when faults are off. Each point of the registry is exercised by tests/crash.
 """
 
 import os
 import signal
+import sys
 from collections import Counter
 
 POINTS: dict[str, str] = {
@@ -30,20 +38,24 @@ POINTS: dict[str, str] = {
 }
 """Every point and where it lies; the comments M1-M5 are the moments of the failure table."""
 
+ACTIONS = ("kill", "stop", "hold", "exit75")
+
 _armed: dict[str, tuple[int, str]] = {}
 _seen: Counter[str] = Counter()
 
 
-def arm(spec: str) -> None:
-    """Arm points from the text of EVERSTEP_FAULTS. Raises ValueError naming an unknown point or action."""
+def arm(spec: str, attempt: int) -> None:
+    """Arm points from the text of EVERSTEP_FAULTS for this attempt. Raises ValueError naming an unknown point or action."""
     for part in filter(None, spec.split(";")):
-        point, _, action = part.partition("=")
-        name, _, nth = point.partition(":")
+        place, _, action = part.partition("=")
+        place, _, only = place.partition("@")
+        name, _, nth = place.partition(":")
         if name not in POINTS:
             raise ValueError(f"unknown fault point {name!r}; known: {', '.join(POINTS)}")
-        if action not in {"kill", "stop", "exit75"}:
-            raise ValueError(f"unknown action {action!r} for fault point {name}; known: kill, stop, exit75")
-        _armed[name] = (int(nth or 1), action)
+        if action not in ACTIONS:
+            raise ValueError(f"unknown action {action!r} for fault point {name}; known: {', '.join(ACTIONS)}")
+        if not only or int(only) == attempt:
+            _armed[name] = (int(nth or 1), action)
 
 
 def disarm() -> None:
@@ -64,5 +76,9 @@ def reach(point: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif action == "hold":
+        print(f"everstep-fault: holding at {point}", file=sys.stderr, flush=True)
+        while True:
+            signal.pause()
     else:
         os._exit(75)
