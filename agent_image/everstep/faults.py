@@ -7,6 +7,7 @@ Each part is point[:nth occurrence][@attempt]=action; without @attempt it acts i
     kill   SIGKILL to this process. The kernel ignores that for PID 1 of a container: there use hold, and kill from outside
     stop   SIGSTOP to this process; same limit
     hold   print `everstep-fault: holding at <point>` on stderr and block this thread for ever
+    oom    allocate memory until the kernel ends the process
     exit75 leave at once with exit code 75
 
 A point costs one dictionary look-up when faults are off. Each point of the registry is exercised by tests/crash.
@@ -38,7 +39,7 @@ POINTS: dict[str, str] = {
 }
 """Every point and where it lies; the comments M1-M5 are the moments of the failure table."""
 
-ACTIONS = ("kill", "stop", "hold", "exit75")
+ACTIONS = ("kill", "stop", "hold", "oom", "exit75")
 
 _armed: dict[str, tuple[int, str]] = {}
 _seen: Counter[str] = Counter()
@@ -80,5 +81,9 @@ def reach(point: str) -> None:
         print(f"everstep-fault: holding at {point}", file=sys.stderr, flush=True)
         while True:
             signal.pause()
+    elif action == "oom":
+        hoard: list[bytes] = []
+        while True:
+            hoard.append(b"\x01" * (16 << 20))
     else:
         os._exit(75)
