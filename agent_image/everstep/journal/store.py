@@ -137,6 +137,21 @@ class Meta:
     """namespace, name, deletedAt, schema, keyId … as strings."""
 
 
+APPEND_MAX_RECORDS = 64
+"""Records in one append: keeps the script's run time and the server's pause short."""
+
+
+def check_append(after: Head, records: Sequence[Sealed]) -> None:
+    """Raise ValueError if the records are not 1…64 links that follow `after`: a fault of the caller, never sent."""
+    if not 1 <= len(records) <= APPEND_MAX_RECORDS:
+        raise ValueError(f"an append carries 1 to {APPEND_MAX_RECORDS} records, not {len(records)}")
+    seq, prev = after.seq, after.hash
+    for record in records:
+        if record.seq != seq + 1 or record.prev_hash != prev:
+            raise ValueError(f"record {record.seq} does not follow {seq}")
+        seq, prev = record.seq, record.hash
+
+
 class Store(Protocol):
     """One journal store. All methods may raise JournalUnavailable (outcome unknown, repeat the same call)."""
 
