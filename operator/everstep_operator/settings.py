@@ -251,6 +251,13 @@ class Settings:
         "Test only: kill, stop or fail the operator at a named point (everstep_operator.faults). Empty = off.",
     )
 
+    faults_dir: str = _setting(
+        "EVERSTEP_OPERATOR_FAULTS_DIR",
+        "",
+        "path",
+        "Test only: remembers which points acted, so that each acts once although the operator was restarted.",
+    )
+
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Settings":
         """Read the environment. Raises ConfigError naming the variable, what was wrong and what to write."""
