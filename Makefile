@@ -42,7 +42,7 @@ cluster-down: venv ## Delete the cluster, keep the caches
 	$(PY) -m tests.kind down --name $(CLUSTER)
 
 images: venv cluster ## Build the images and load them into the cluster
-	$(PY) -m tests.kind images --name $(CLUSTER)
+	$(PY) -m tests.kind load --name $(CLUSTER)
 
 demo: venv cluster images ## An agent on a real cluster; its process, pod, node and operator are taken away
 	$(PY) -m tests.demo.cluster --name $(CLUSTER)

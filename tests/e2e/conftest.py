@@ -1,0 +1,250 @@
+"""The bench of the scenarios: a three-node cluster, one release of the chart, the outside world, the scripted agent.
+
+Redis, operator and world are pinned to the control plane, which no scenario takes away unless it is about them.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import Kube, Row, Run, Table, WorldView, wait_for
+from tests.kind import api, faults
+from tests.kind.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEM = "everstep-e2e"
+NAMESPACE = "e2e-runs"
+RELEASE = "e2e"
+PINNED: dict[str, Any] = {
+    "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
+    "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
+}
+AGENT_ENV = [{"name": "WORLD_URL", "value": "http://world.world"}, {"name": "PYTHONPATH", "value": "/scripted:/app"}]
+TABLE_KEY = pytest.StashKey[Table]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs a cluster, and a lost node takes its time."""
+    for item in items:
+        item.add_marker(pytest.mark.e2e)
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(420))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The table of losses is collected over the session."""
+    config.stash[TABLE_KEY] = Table()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:  # pytest's reporter is untyped
+    """Print loss × moment × outcome."""
+    table = config.stash.get(TABLE_KEY, None)
+    if table is None or not (table.rows or table.notes):
+        return
+    terminalreporter.section("loss × moment × outcome (requests: the outside world's own count)")
+    for row in table.rows:
+        resumed = "" if row.resumed_after_s is None else f"{row.resumed_after_s:5.1f} s to the next new step"
+        terminalreporter.line(
+            f"{row.loss:<34} {row.moment:<3} {row.outcome:<22} attempts {row.attempts}  {row.requests}  {resumed}"
+        )
+    for note in table.notes:
+        terminalreporter.line(note)
+
+
+@pytest.fixture(scope="session")
+def table(request: pytest.FixtureRequest) -> Table:
+    """Where scenarios put their rows."""
+    return request.config.stash[TABLE_KEY]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The kind cluster, brought up if there is none, with our images in its nodes."""
+    found = api.ensure_cluster("everstep")
+    for tag in api.build_images().tags():
+        api.load_image(found, tag)
+    for node in found.workers:
+        faults.heal(found, node)
+        found.kubectl("uncordon", node)
+    return found
+
+
+@pytest.fixture(scope="session")
+def kube(cluster: Cluster) -> Kube:
+    """kubectl against it."""
+    return Kube(cluster)
+
+
+def helm(cluster: Cluster, *arguments: str, timeout_s: float = 240) -> str:
+    """Run helm against the cluster."""
+    command = [str(cluster.helm_path), "--kubeconfig", str(cluster.kubeconfig), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def namespace(kube: Kube, name: str) -> None:
+    """Make a namespace if it is not there."""
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+def chart_values() -> dict[str, Any]:
+    """The values of the release under test."""
+    return {
+        "installation": "e2e",
+        "watchNamespaces": [NAMESPACE],
+        "image": {"repository": "everstep/operator", "tag": "dev", "pullPolicy": "IfNotPresent"},
+        "operator": PINNED,
+        "redis": {"image": {"repository": "everstep/redis", "tag": "dev", "pullPolicy": "IfNotPresent"}, **PINNED},
+    }
+
+
+@pytest.fixture(scope="session")
+def release(cluster: Cluster, kube: Kube) -> str:
+    """The charts, installed as a user would; removed at the end unless something failed."""
+    namespace(kube, NAMESPACE)
+    helm(
+        cluster,
+        "upgrade",
+        "--install",
+        "everstep-crds",
+        str(ROOT / "charts/everstep-crds"),
+        "-n",
+        SYSTEM,
+        "--create-namespace",
+    )
+    kube("-n", NAMESPACE, "delete", "agentruns", "--all", "--wait=false", timeout_s=120)
+    values = ROOT / ".pytest_cache" / "e2e-values.json"
+    values.parent.mkdir(exist_ok=True)
+    values.write_text(json.dumps(chart_values()), encoding="utf-8")
+    helm(
+        cluster,
+        "upgrade",
+        "--install",
+        RELEASE,
+        str(ROOT / "charts/everstep"),
+        "-n",
+        SYSTEM,
+        "-f",
+        str(values),
+        "--wait",
+    )
+    return RELEASE
+
+
+@pytest.fixture(scope="session")
+def world(kube: Kube) -> WorldView:
+    """The outside world, out of Everstep's reach."""
+    namespace(kube, "world")
+    labels = {"app": "world"}
+    container = {
+        "name": "world",
+        "image": "everstep/world:dev",
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["--host", "0.0.0.0", "--port", "8080", "--model-latency-ms", "100"],
+        "ports": [{"containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1},
+    }
+    kube.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "world", "namespace": "world"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": {"containers": [container], **PINNED}},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "world", "namespace": "world"},
+            "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": 8080}]},
+        },
+    )
+    kube("-n", "world", "rollout", "status", "deployment/world", "--timeout=120s", timeout_s=130)
+    return WorldView(kube)
+
+
+@pytest.fixture(scope="session")
+def scripted(kube: Kube, release: str, world: WorldView) -> str:
+    """The scripted agent as a ConfigMap that runs mount."""
+    source = (ROOT / "tests/e2e/agents/scripted.py").read_text(encoding="utf-8")
+    kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "scripted", "namespace": NAMESPACE},
+            "data": {"scripted.py": source},
+        }
+    )
+    return "scripted"
+
+
+RunMaker = Callable[..., Run]
+
+
+@pytest.fixture
+def make_run(kube: Kube, scripted: str) -> Iterator[RunMaker]:
+    """Makes AgentRuns with the scripted agent; deletes them after a test that passed."""
+    made: list[Run] = []
+
+    def make(name: str, *, fault: str = "", inputs: dict[str, Any] | None = None, node: str = "", **spec: Any) -> Run:
+        env = [*AGENT_ENV, *([{"name": "EVERSTEP_FAULTS", "value": fault}] if fault else [])]
+        agent = {
+            "entrypoint": "scripted:run",
+            "image": "everstep/agent:dev",
+            "env": env,
+            "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "160Mi"}},
+        }
+        template: dict[str, Any] = {
+            "volumes": [{"name": "scripted", "configMap": {"name": scripted}}],
+            "volumeMounts": [{"name": "scripted", "mountPath": "/scripted"}],
+            "terminationGracePeriodSeconds": 2,
+        }
+        if node:
+            # Preferred, not required: the replacement must be able to go elsewhere.
+            term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
+            preferred = [{"weight": 100, "preference": term}]
+            template["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+        whole = {
+            "goal": name,
+            "inputs": inputs or {},
+            "agent": agent,
+            "template": template,
+            "nodeLoss": {"policy": "Fence", "afterSeconds": 5},
+            **spec,
+        }
+        run = Run(kube, NAMESPACE, name, whole).create()
+        made.append(run)
+        return run
+
+    yield make
+    for run in made:
+        kube("-n", NAMESPACE, "delete", "agentrun", run.name, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture
+def operator_pod(kube: Kube, release: str) -> Callable[[], dict[str, Any]]:
+    """The operator's running pod."""
+
+    def look() -> dict[str, Any] | None:
+        items = kube.json("-n", SYSTEM, "get", "pods", "-l", "app.kubernetes.io/component=operator")["items"]
+        live = [p for p in items if p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"]]
+        return live[0] if live else None
+
+    return lambda: wait_for("the operator's pod", look, timeout_s=60)
+
+
+@pytest.fixture
+def add_row(table: Table) -> Callable[..., None]:
+    """Put a line into the table that the session prints."""
+
+    def add(*arguments: Any, **named: Any) -> None:
+        table.rows.append(Row(*arguments, **named))
+
+    return add
