@@ -106,8 +106,10 @@ class Restarts(_Model):
 
 
 class NodeLoss(_Model):
-    policy: NodeLossPolicy = "Fence"
-    after_seconds: int = 60
+    policy: NodeLossPolicy | None = None
+    """None = the operator's setting."""
+    after_seconds: int | None = None
+    """None = the operator's setting."""
 
 
 class AgentRunSpec(_Model):

@@ -2,41 +2,31 @@
 
 One reconcile of a run is a bounded loop of *turns* (at most TURNS_MAX, then the key goes back to the queue):
 
-    seen     = observe(key)                     # live GET of the run, live LIST of its pods, journal meta and
-    head: no cache
-    decision = decide(seen, rules, now_epoch_ms)
+    seen     = observe(key)          # live GET of the run, live LIST of its pods, journal meta and head: no cache
+    decision = decide(seen, rules=…, now_epoch_ms=…)
     act(decision)
     again while decision.again, or while a write was refused because the world had moved on
 
 `act` runs one decision in this order:
 
     1. `status`   PATCH of the status subresource with the JSON patch it holds (its tests included). A failed test
-    (409, 422 with
-                  "test") ends the turn: observe again. Nothing else of the turn runs.
+                  ends the turn: observe again. Nothing else of the turn runs.
     2. `events`   best effort; an Event that is lost is lost.
-    3. `actions`  in order. The first one whose outcome is not "done" ends the turn. Each is idempotent: "already
-    so" is done
-                  (a Secret that exists and is ours, a pod that is gone, an inbox id that is known).
+    3. `actions`  in order. The first one whose outcome is not "done" ends the turn. Each is idempotent: "already so"
+                  is done (a Secret that exists and is ours, a pod that is gone, an inbox id that is known).
     4. `again`    True: observe and decide once more now. False: look again at `look_again_epoch_ms` (None: at the
-    next event or resync).
+                  next event or resync).
 
 So one turn is one protocol step, and every step starts from a fresh look. The attempt protocol is three turns: the
-status bump (a
-turn of its own: `status` with attempt n), then `Fence(n), EnsureRunSecret, CreatePod(n)` in one turn, then a look at
-the new pod.
-`Fence` names the head that decide saw: when the fence answers OK but with another head, somebody wrote in between and
-the turn ends there,
-so a `finished` record is always seen before a pod is made. A crash between any two writes is harmless: the next look
-finds
-what was written and decides the rest.
+status bump (a turn of its own: `status` with attempt n), then `Fence(n), EnsureRunSecret, CreatePod(n)` in one turn,
+then a look at the new pod. `Fence` names the head that decide saw: when the fence answers OK but with another head,
+somebody wrote in between and the turn ends there, so a `finished` record is always seen before a pod is made. A crash
+between any two writes is harmless: the next look finds what was written and decides the rest.
 
 What an action was *refused* (quota, pod security, missing ConfigMap, …) comes back in `Observed.refusals`: the worker
-keeps the last refusal
-per action in memory until that action succeeds or the run's generation changes. decide turns it into a condition and
-a retry time; a
-retry happens only when decide asks for the action again. What the API server answers with 429, 5xx or nothing is not
-a refusal: the worker
-retries with its own back-off.
+keeps the last refusal per action in memory until that action succeeds or the run's generation changes. decide turns it
+into a condition and a retry time; a retry happens only when decide asks for the action again. What the API server
+answers with 429, 5xx or nothing is not a refusal: the worker retries with its own back-off.
 """
 
 import enum
@@ -49,7 +39,7 @@ from everstep.journal.inbox import CancelBody, SettleBody
 from everstep.journal.progress import Progress
 from everstep.journal.records import Json, Record, Waited
 from everstep.journal.store import Head
-from everstep_operator.api.models import AgentRunSpec, AgentRunStatus
+from everstep_operator.api.models import AgentRunSpec, AgentRunStatus, NodeLossPolicy
 
 TURNS_MAX = 12
 """Turns per reconcile. The longest honest chain (prepare, dry run, bump, fence + create, look) is 6; more means a
@@ -57,7 +47,6 @@ loop."""
 
 
 # --- observed
------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -298,6 +287,10 @@ class Rules:
     """Every run is looked at at least this often, whatever the watches said."""
     disruption_backoff_s: int = 1
     disruption_backoff_max_s: int = 60
+    node_loss_policy: NodeLossPolicy = "Fence"
+    """Where the run says nothing."""
+    node_loss_after_s: int = 60
+    """Where the run says nothing."""
     not_started_retry_s: int = 30
     """After a refused create or a pod that could not start."""
     refused_retry_s: int = 300
@@ -311,7 +304,6 @@ class Rules:
 
 
 # --- decided
-------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
