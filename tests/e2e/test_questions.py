@@ -57,6 +57,6 @@ def test_a_second_answer_is_refused(cluster: Cluster, make_run: Make, kube: Kube
     name = found["metadata"]["name"]
     run.settle("again")
     patch = json.dumps({"spec": {"response": {"decision": "fail"}}})
-    with pytest.raises(Exception, match="immutable|Invalid|cannot"):
+    with pytest.raises(Exception, match=r"immutable|Invalid|cannot"):
         kube("-n", NAMESPACE, "patch", "humanrequest", name, "--type", "merge", "-p", patch)
     assert run.wait_finished()["summary"] == "Succeeded"
