@@ -74,7 +74,10 @@ def _prepare_built(cache: Cache, reporter: Reporter, nodes: node_image.NodeImage
     clients = Clients(cache, from_path=False)
     kubernetes = gomodules.Kubernetes(cache)
     pause = gomodules.LocalProgram(cache, node_files.NODE_FOLDER / "pause.go")
-    programs = {program.name: gomodules.Program(cache, program) for program in versions.GO_PROGRAMS}
+    programs: list[tuple[str, gomodules.Program | gomodules.LocalProgram]] = [
+        *((program.name, gomodules.Program(cache, program)) for program in versions.GO_PROGRAMS),
+        ("pause", pause),
+    ]
     # Go uses all cores, so its builds come one after the other, while Debian's and Python's downloads run beside them.
     steps = [
         Step("Kubernetes programs", kubernetes.make, kubernetes.fresh),
@@ -86,7 +89,7 @@ def _prepare_built(cache: Cache, reporter: Reporter, nodes: node_image.NodeImage
         Step("base image", nodes.make_base, nodes.base_fresh, ("base root file system",)),
     ]
     previous = "Kubernetes programs"
-    for name, program in {**programs, "pause": pause}.items():
+    for name, program in programs:
         steps.append(Step(name, program.make, program.fresh, (previous,)))
         previous = name
     if not nodes.fresh():

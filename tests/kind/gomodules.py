@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.kind import versions
 from tests.kind.cache import Cache, digest, write_atomically
 from tests.kind.errors import KindToolError
-from tests.kind.shell import run
+from tests.kind.shell import Argv, run
 from tests.kind.versions import GoProgram
 
 BUILD_TIMEOUT_S = 3600.0
@@ -34,8 +34,8 @@ def module_folder(module: str, version: str) -> Path:
 def kubernetes_go_mod(upstream: str, version: str) -> str:
     """A go.mod that requires k8s.io/kubernetes from outside.
 
-    Upstream's own go.mod replaces each staging module by a folder of its repository; `replace` lines of a dependency don't count, so
-    ours name the published version of each (v1.34.4 is published as v0.34.4).
+    Upstream's own go.mod replaces each staging module by a folder of its repository; `replace` lines of a dependency don't
+    count, so ours name the published version of each (v1.34.4 is published as v0.34.4).
     """
     staging = re.findall(r"^\s*(\S+) => \./staging/src/\S+", upstream, flags=re.MULTILINE)
     published = "v0." + version.split(".", 1)[1]
@@ -46,8 +46,14 @@ def kubernetes_go_mod(upstream: str, version: str) -> str:
 
 def kubernetes_linker_flags(version: str) -> str:
     """Linker flags that give the programs their version, which kubeadm compares and `kubectl version` shows."""
-    values = {"gitVersion": f"v{version}", "gitMajor": version.split(".")[0], "gitMinor": version.split(".")[1],
-              "gitTreeState": "clean", "gitCommit": "unknown"}  # fmt: skip
+    major, minor, _ = version.split(".")
+    values = {
+        "gitVersion": f"v{version}",
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+        "gitCommit": "unknown",
+    }
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     return " ".join(
         ["-s -w", *(f"-X {package}.{key}={value}" for package in packages for key, value in values.items())]
@@ -105,7 +111,7 @@ class Program:
         folder = self._cache.build / program.name
         write_atomically(folder / "go.mod", f"{HEADER}\nrequire {program.module} v{program.version}\n")
         partial = folder / program.name
-        command = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", partial, program.package]
+        command: Argv = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", partial, program.package]
         run(command, timeout_s=BUILD_TIMEOUT_S, env=BUILD_ENV, cwd=folder, log=self._cache.logs / f"{program.name}.log")
         partial.replace(self._cache.bin / program.name)
         self._cache.mark(program.name, self.key)
@@ -125,7 +131,7 @@ class LocalProgram:
     def make(self) -> None:
         """Build it."""
         partial = self._cache.build / self._source.stem
-        command = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", partial, self._source]
+        command: Argv = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", partial, self._source]
         run(command, timeout_s=BUILD_TIMEOUT_S, env={"CGO_ENABLED": "0"}, cwd=self._source.parent)
         partial.replace(self._cache.bin / self._source.stem)
         self._cache.mark(self._source.stem, self.key)

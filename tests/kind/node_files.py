@@ -31,7 +31,7 @@ class Storage:
 
 
 def storage_of_kind(source: str) -> Storage:
-    """Read kind's storage manifest from the Go file that holds it. Raises KindToolError if the file looks different than known."""
+    """Read kind's storage manifest from the Go file that holds it. Raises KindToolError if the file has another form."""
     names = dict(re.findall(r'^const (storage\w+Image) = "([^"]+)"', source, flags=re.MULTILINE))
     text = re.search(r"const defaultStorageManifest = `\n(.*?)\n`\s*$", source, flags=re.DOTALL | re.MULTILINE)
     if text is None or not {"storageProvisionerImage", "storageHelperImage"} <= names.keys():
@@ -45,8 +45,8 @@ def storage_of_kind(source: str) -> Storage:
 def containerd_config(upstream: str, sandbox_image: str) -> str:
     """kind's containerd configuration with three changes.
 
-    No fuse snapshotter (not installed); containers keep the node's OOM score (lowering it needs CAP_SYS_RESOURCE); the sandbox image is
-    the one that is in the node.
+    No fuse snapshotter (not installed); containers keep the node's OOM score (lowering it needs CAP_SYS_RESOURCE); the
+    sandbox image is the one that is in the node.
     """
     kept = [
         line
@@ -113,13 +113,9 @@ def make_node(root: Path, cache: Cache, sandbox_image: str) -> Storage:
     (etc / "containerd" / "cri-base.json").write_text(
         base_runtime_spec(run(["chroot", root, "/usr/bin/ctr", "oci", "spec"]))
     )
-    for program, folder in (
-        ("kubeadm", "usr/bin"),
-        ("kubelet", "usr/bin"),
-        ("kubectl", "usr/bin"),
-        ("crictl", "usr/local/bin"),
-    ):
-        shutil.copy(cache.bin / program, root / folder / program)
+    places = {"kubeadm": "usr/bin", "kubelet": "usr/bin", "kubectl": "usr/bin", "crictl": "usr/local/bin"}
+    for program, place in places.items():
+        shutil.copy(cache.bin / program, root / place / program)
     shutil.copyfile(NODE_FOLDER / "default-cni.yaml", root / "kind" / "manifests" / "default-cni.yaml")
     storage = storage_of_kind((kind / "pkg" / "build" / "nodeimage" / "const_storage.go").read_text())
     (root / "kind" / "manifests" / "default-storage.yaml").write_text(storage.manifest)

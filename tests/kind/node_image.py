@@ -12,7 +12,7 @@ from tests.kind import gomodules, node_files, versions
 from tests.kind.cache import Cache, digest, tree_digest
 from tests.kind.debian import RootFileSystem
 from tests.kind.errors import CommandFailed, KindToolError
-from tests.kind.shell import pipe, run, succeeds, wait_until
+from tests.kind.shell import Argv, pipe, run, succeeds, wait_until
 
 BUILD_TIMEOUT_S = 600.0
 KEY_LABEL = "dev.everstep.key"
@@ -20,7 +20,7 @@ COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 def docker_build(context: Path, tag: str, *options: str, timeout_s: float = BUILD_TIMEOUT_S) -> None:
-    """Build an image; the classic builder where the client lacks the buildx plugin. Raises CommandFailed with the builder's words."""
+    """Build an image; by the classic builder where the client lacks the buildx plugin. Raises CommandFailed."""
     env = {} if succeeds(["docker", "buildx", "version"]) else {"DOCKER_BUILDKIT": "0"}
     run(["docker", "build", "--quiet", "--tag", tag, *options, context], timeout_s=timeout_s, env=env)
 
@@ -72,7 +72,7 @@ class NodeImage:
             "--change",
             "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         ]
-        archive = ["tar", "--numeric-owner", "-C", self.base_root.path, "-c", "."]
+        archive: Argv = ["tar", "--numeric-owner", "-C", self.base_root.path, "-c", "."]
         pipe(archive, ["docker", "import", *change, "-", versions.BASE_IMAGE], timeout_s=BUILD_TIMEOUT_S)
 
     def fresh(self) -> bool:

@@ -7,10 +7,14 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from tests.kind.errors import CommandFailed, KindToolError
 
 DEFAULT_TIMEOUT_S = 60.0
+
+# The words of a command while it is put together.
+Argv: TypeAlias = list[str | Path]
 
 
 def run(
@@ -31,7 +35,7 @@ def run(
     data = stdin.encode() if isinstance(stdin, str) else stdin
     try:
         if log is not None:
-            return _run_to_log(words, timeout_s, env, cwd, data, log)
+            return _run_to_log(words, log, timeout_s=timeout_s, env=env, cwd=cwd, data=data)
         done = subprocess.run(
             words, input=data, stdin=None if data is not None else subprocess.DEVNULL, capture_output=True,
             timeout=timeout_s, env={**os.environ, **(env or {})}, cwd=cwd, check=False,
@@ -47,7 +51,13 @@ def run(
 
 
 def _run_to_log(
-    words: list[str], timeout_s: float, env: Mapping[str, str] | None, cwd: Path | None, data: bytes | None, log: Path
+    words: list[str],
+    log: Path,
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+    data: bytes | None,
 ) -> str:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as out:
@@ -72,12 +82,13 @@ def pipe(source: Sequence[str | Path], sink: Sequence[str | Path], *, timeout_s:
     left = [str(word) for word in source]
     right = [str(word) for word in sink]
     with subprocess.Popen(left, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
-        assert first.stdout is not None and first.stderr is not None
+        assert first.stdout is not None
+        assert first.stderr is not None
         try:
             second = subprocess.run(right, stdin=first.stdout, capture_output=True, timeout=timeout_s, check=False)
         except subprocess.TimeoutExpired as e:
             first.kill()
-            raise CommandFailed(left + ["|"] + right, None, "", timeout_s=timeout_s) from e
+            raise CommandFailed([*left, "|", *right], None, "", timeout_s=timeout_s) from e
         first.stdout.close()
         complaint = first.stderr.read().decode(errors="replace")
     if second.returncode != 0:

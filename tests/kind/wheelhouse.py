@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 from tests.kind.cache import Cache, digest, folder_in_place
-from tests.kind.shell import run
+from tests.kind.shell import Argv, run
 
 EXTRAS = ("operator", "kubectl", "openai", "world")
 FETCH_TIMEOUT_S = 900.0
@@ -61,7 +61,7 @@ def dependencies(cache: Cache, pyproject: str, python: str, machine: str) -> Pat
 def project_wheel(repository: Path, folder: Path) -> Path:
     """Build the project's own wheel into `folder` and return its path."""
     # The build backend is in the environment that runs this, so nothing has to be fetched for the build.
-    command = [
+    command: Argv = [
         sys.executable,
         "-m",
         "pip",
