@@ -1,7 +1,9 @@
 """The operator's verbs on the cluster. Every read is live, every write is guarded so that an old view cannot do harm.
 
-status   JSON patch; its `test` operations come with it       pods      created by fixed name; deleted with the uid as precondition
-Secrets  created, never overwritten                            requests  created by fixed name; the answer belongs to people
+status    JSON patch; its `test` operations come with it
+pods      created by fixed name; deleted with the uid as precondition
+Secrets   created, never overwritten
+requests  created by fixed name; the answer belongs to people
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
