@@ -8,7 +8,8 @@ import copy
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from everstep.ids import Attempt, JournalId, Owner, Seq
+from everstep.ids import Attempt, JournalId, Owner, RecordHash, Seq
+from everstep.journal.answers import HashAt, State, answer_append, answer_claim, answer_fence, answer_report
 from everstep.journal.store import (
     AppendAnswer,
     AppendReply,
@@ -51,31 +52,24 @@ class MemoryStore:
 
     async def fence(self, journal: JournalId, attempt: Attempt, anchor: Head, fields: dict[str, str]) -> FenceReply:
         have = self.journals_by_id.get(journal)
+        answer = answer_fence(_state(have), attempt, anchor, _hash_at(have))
         if have is None:
-            if anchor.seq != 0:
-                return FenceReply(FenceAnswer.LOST, Attempt(0), None)
-            self.journals_by_id[journal] = MemoryJournal(attempt, anchor, fields=dict(fields))
-            return FenceReply(FenceAnswer.OK, attempt, anchor)
-        verdict = _check_anchor(have, anchor)
-        if verdict is not FenceAnswer.OK:
-            return FenceReply(verdict, have.attempt, have.head)
-        if attempt < have.attempt:
-            return FenceReply(FenceAnswer.FENCED, have.attempt, have.head)
-        if attempt > have.attempt:
+            if answer is not FenceAnswer.OK:
+                return FenceReply(answer, Attempt(0), None)
+            have = self.journals_by_id[journal] = MemoryJournal(attempt, anchor, fields=dict(fields))
+        elif answer is FenceAnswer.OK and attempt > have.attempt:
             have.attempt, have.owner = attempt, None
             have.fields.update(fields)
-        return FenceReply(FenceAnswer.OK, have.attempt, have.head)
+        return FenceReply(answer, have.attempt, have.head)
 
     async def claim(self, journal: JournalId, attempt: Attempt, owner: Owner) -> ClaimReply:
         have = self.journals_by_id.get(journal)
+        answer = answer_claim(_state(have), attempt, owner)
         if have is None:
-            return ClaimReply(ClaimAnswer.FENCED, Attempt(0), None)
-        if have.attempt != attempt:
-            return ClaimReply(ClaimAnswer.FENCED, have.attempt, have.head)
-        if have.owner not in (None, owner):
-            return ClaimReply(ClaimAnswer.TAKEN, have.attempt, have.head)
-        have.owner = owner
-        return ClaimReply(ClaimAnswer.OK, have.attempt, have.head)
+            return ClaimReply(answer, Attempt(0), None)
+        if answer is ClaimAnswer.OK:
+            have.owner = owner
+        return ClaimReply(answer, have.attempt, have.head)
 
     async def append(
         self,
@@ -90,38 +84,30 @@ class MemoryStore:
     ) -> AppendReply:
         check_append(after, records)
         have = self.journals_by_id.get(journal)
+        answer, skip = answer_append(
+            _state(have),
+            (attempt, owner),
+            after,
+            records,
+            _hash_at(have),
+            lambda: park_after_inbox is not None and self._unread(journal, park_after_inbox),
+        )
         if have is None:
-            return AppendReply(AppendAnswer.NOLEASE, Attempt(0), None)
-        refusal = _check_lease(have, attempt, owner)
-        if refusal is None:
-            last_seq = have.records[-1].seq if have.records else 0
-            refusal = AppendAnswer.GAP if last_seq != have.head.seq else None
-        skip = have.head.seq - after.seq
-        if refusal is None:
-            refusal = _check_place(have, after, records, skip)
-        fresh = records[max(skip, 0) :]
-        if refusal is None and not fresh:
-            refusal = AppendAnswer.DUP
-        if refusal is None and park_after_inbox is not None and self._unread(journal, park_after_inbox):
-            refusal = AppendAnswer.INBOX
-        if refusal is not None:
-            return AppendReply(refusal, have.attempt, have.head)
-        have.records.extend(Stored(r.seq, r.record, r.prev_hash, r.hash, attempt) for r in fresh)
-        have.head = Head(fresh[-1].seq, fresh[-1].hash)
-        if progress is not None:
-            have.progress = progress
-        return AppendReply(AppendAnswer.OK, have.attempt, have.head)
+            return AppendReply(answer, Attempt(0), None)
+        if answer is AppendAnswer.OK:
+            have.records.extend(Stored(r.seq, r.record, r.prev_hash, r.hash, attempt) for r in records[skip:])
+            have.head = Head(records[-1].seq, records[-1].hash)
+            have.progress = have.progress if progress is None else progress
+        return AppendReply(answer, have.attempt, have.head)
 
     async def report(self, journal: JournalId, attempt: Attempt, owner: Owner, progress: bytes) -> ClaimReply:
         have = self.journals_by_id.get(journal)
+        answer = answer_report(_state(have), attempt, owner)
         if have is None:
-            return ClaimReply(ClaimAnswer.FENCED, Attempt(0), None)
-        if have.attempt != attempt or have.owner is None:
-            return ClaimReply(ClaimAnswer.FENCED, have.attempt, have.head)
-        if have.owner != owner:
-            return ClaimReply(ClaimAnswer.TAKEN, have.attempt, have.head)
-        have.progress = progress
-        return ClaimReply(ClaimAnswer.OK, have.attempt, have.head)
+            return ClaimReply(answer, Attempt(0), None)
+        if answer is ClaimAnswer.OK:
+            have.progress = progress
+        return ClaimReply(answer, have.attempt, have.head)
 
     async def read(self, journal: JournalId, after: Seq = Seq(0), upto: Seq | None = None) -> AsyncIterator[Stored]:
         have = self.journals_by_id.get(journal)
@@ -175,30 +161,17 @@ class MemoryStore:
         return bool(entries) and int(entries[-1].position) > int(position or 0)
 
 
-def _check_anchor(have: MemoryJournal, anchor: Head) -> FenceAnswer:
-    last_seq = have.records[-1].seq if have.records else Seq(0)
-    if anchor.seq > have.head.seq or anchor.seq > last_seq:
-        return FenceAnswer.LOST
-    if anchor.seq == 0:
-        genesis = have.records[0].prev_hash if have.records else have.head.hash
-        return FenceAnswer.OK if genesis == anchor.hash else FenceAnswer.TAMPERED
-    at = [r.hash for r in have.records if r.seq == anchor.seq]
-    return FenceAnswer.OK if at == [anchor.hash] else FenceAnswer.TAMPERED
+def _state(have: MemoryJournal | None) -> State | None:
+    if have is None:
+        return None
+    return State(have.attempt, have.owner, have.head, have.records[-1].seq if have.records else 0)
 
 
-def _check_lease(have: MemoryJournal, attempt: Attempt, owner: Owner) -> AppendAnswer | None:
-    if have.attempt > attempt:
-        return AppendAnswer.FENCED
-    if have.attempt < attempt or have.owner is None:
-        return AppendAnswer.NOLEASE  # our fence or claim is gone: the store went back in time
-    return None if have.owner == owner else AppendAnswer.TAKEN
+def _hash_at(have: MemoryJournal | None) -> HashAt:
+    def hash_at(seq: int) -> RecordHash | None:
+        records = have.records if have else []
+        if seq == 0:
+            return records[0].prev_hash if records and records[0].seq == 1 else None
+        return next((r.hash for r in reversed(records) if r.seq == seq), None)
 
-
-def _check_place(have: MemoryJournal, after: Head, records: Sequence[Sealed], skip: int) -> AppendAnswer | None:
-    if skip < 0:
-        return AppendAnswer.GAP
-    if skip == 0:
-        return None if have.head.hash == after.hash else AppendAnswer.CONFLICT
-    stored = {r.seq: r.hash for r in have.records[-skip:]}
-    same = all(stored.get(r.seq) == r.hash for r in records[:skip])
-    return None if same else AppendAnswer.CONFLICT
+    return hash_at
