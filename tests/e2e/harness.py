@@ -94,7 +94,9 @@ class Run:
 
     def pods(self) -> list[dict[str, Any]]:
         """Its pods, oldest attempt first."""
-        items = self.kube.json("-n", self.namespace, "get", "pods", "-l", f"{GROUP}/run={self.name}")["items"]
+        items: list[dict[str, Any]] = self.kube.json(
+            "-n", self.namespace, "get", "pods", "-l", f"{GROUP}/run={self.name}"
+        )["items"]
         return sorted(items, key=lambda pod: int(pod["metadata"]["name"].rsplit("-", 1)[1]))
 
     def live_pod(self, *, running: bool = True) -> dict[str, Any] | None:

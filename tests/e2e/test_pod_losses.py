@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_twenty_kills_in_one_run(cluster: Cluster, make_run: Make, world: WorldV
     )
 
 
-def progressed(run: Run, killed: set[str]) -> dict[str, object] | None:
+def progressed(run: Run, killed: set[str]) -> dict[str, Any] | None:
     """The live pod, once it is a new one that has written a step of its own."""
     pod = run.live_pod()
     if pod is None or pod["metadata"]["name"] in killed:
