@@ -99,18 +99,19 @@ class Run:
         )["items"]
         return sorted(items, key=lambda pod: int(pod["metadata"]["name"].rsplit("-", 1)[1]))
 
-    def live_pod(self, *, running: bool = True) -> dict[str, Any] | None:
-        """The pod of the attempt in force, if it runs."""
-        for pod in reversed(self.pods()):
-            if pod["metadata"].get("deletionTimestamp"):
-                continue
-            if pod["status"].get("phase") == "Running" or not running:
-                return pod
-        return None
+    def live_pod(self) -> dict[str, Any] | None:
+        """The newest pod that runs and is not being deleted."""
+        alive = [
+            pod
+            for pod in self.pods()
+            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+        ]
+        return alive[-1] if alive else None
 
     def wait_live_pod(self, *, timeout_s: float = 60) -> dict[str, Any]:
         """Wait until a pod runs."""
-        return wait_for(f"a running pod of {self.name}", self.live_pod, timeout_s=timeout_s)
+        found: dict[str, Any] = wait_for(f"a running pod of {self.name}", self.live_pod, timeout_s=timeout_s)
+        return found
 
     def log(self, pod: str) -> str:
         """A pod's log."""
