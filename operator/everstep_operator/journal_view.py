@@ -1,0 +1,218 @@
+"""The only caller of the journal in the operator: what a reconcile may know of it, and the few writes the operator has.
+
+The operator writes the fence, the inbox and informative meta fields, never a record. It decodes the newest record alone; a kind
+it does not know is not its business (an SDK may be newer than the operator). A store that does not answer is data, not a
+crash: `view` returns JournalDown with words for the run's condition, and its writes raise JournalUnavailable.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from everstep.clock import Clock
+from everstep.errors import BadStore, JournalUnavailable, JournalUnreadable
+from everstep.ids import Attempt, EpochMs, InboxId, JournalId, RecordHash, Seq
+from everstep.journal.chain import Chain
+from everstep.journal.inbox import CancelBody, SettleBody, make_entry
+from everstep.journal.progress import Progress
+from everstep.journal.records import Record, decode
+from everstep.journal.store import DurabilityReport, FenceAnswer, FenceReply, Head, Meta, Store, Stored
+from everstep_operator.decide.model import JournalDown, JournalView, StoreHealth
+from everstep_operator.keyring import KeyRing
+
+REQUEST_FIELD: Final = "request/"
+"""Prefix of meta fields that keep the uids of HumanRequests the operator created: `request/<name>` = uid."""
+KEY_ID_FIELD: Final = "keyId"
+DELETED_FIELD: Final = "deletedAt"
+
+STEADY_READS: Final = 3
+"""A live attempt appends between our two reads; a few more give a head and a newest record that belong together."""
+
+T = TypeVar("T")
+CheckStore = Callable[[Store], Awaitable[DurabilityReport]]
+
+log = logging.getLogger(__name__)
+
+
+class Journals:
+    """The journals of this installation. Safe to use from many workers at once."""
+
+    def __init__(self, store: Store, ring: KeyRing, clock: Clock, *, timeout_s: float) -> None:
+        self._store, self._ring, self._clock, self._timeout_s = store, ring, clock, timeout_s
+        self._down_since: EpochMs | None = None
+
+    @property
+    def down_since(self) -> EpochMs | None:
+        """Since when the store has not answered; None while it does."""
+        return self._down_since
+
+    # --- reading
+
+    async def view(self, journal: JournalId, anchor: Head | None) -> JournalView | JournalDown:
+        """Meta, newest record, inbox ids, and the hash stored at the anchor's seq. Costs three short reads, four with an
+        anchor behind the head."""
+        try:
+            return await self._answer(self._view(journal, anchor))
+        except JournalUnavailable as e:
+            return JournalDown(str(e), self._down_since or self._clock.now_epoch_ms())
+        except KeyError as e:
+            reason = (
+                f"the journal was made with operator key {e}, which is not in the key Secret: restore it from a backup"
+            )
+            return JournalDown(reason, self._clock.now_epoch_ms())
+
+    async def _view(self, journal: JournalId, anchor: Head | None) -> JournalView:
+        meta = await self._store.meta(journal)
+        chain = self._chain(journal, meta, anchor)
+        if meta is None:
+            return JournalView(genesis=chain.genesis())
+        newest = await self._store.last(journal)
+        for _ in range(STEADY_READS):
+            if newest is None or newest.seq == meta.head.seq:
+                break
+            meta, newest = await self._store.meta(journal) or meta, await self._store.last(journal)
+        last, unreadable = self._decode(chain, newest)
+        return JournalView(
+            genesis=chain.genesis(),
+            attempt=meta.attempt,
+            owner=meta.owner,
+            head=meta.head,
+            last=last,
+            unreadable=unreadable,
+            at_anchor=await self._at(journal, anchor, newest),
+            progress=Progress.from_bytes(meta.progress) if meta.progress else None,
+            inbox=frozenset(entry.id for entry in await self._store.inbox_read(journal)),
+            requests={
+                name.removeprefix(REQUEST_FIELD): uid
+                for name, uid in meta.fields.items()
+                if name.startswith(REQUEST_FIELD)
+            },
+            deleted_at=meta.fields.get(DELETED_FIELD, ""),
+        )
+
+    def _chain(self, journal: JournalId, meta: Meta | None, anchor: Head | None) -> Chain:
+        named = meta.fields.get(KEY_ID_FIELD, "") if meta else ""
+        return self._ring.chain(journal, named or self._ring.key_id_for_anchor(journal, anchor))
+
+    def _decode(self, chain: Chain, newest: Stored | None) -> tuple[Record | None, str]:
+        """The newest record if it is genuine. What does not carry this run's key is not believed: whoever can write the store
+        could otherwise declare a run finished."""
+        if newest is None:
+            return None, ""
+        if chain.link(newest.prev_hash, newest.record) != newest.hash:
+            return None, f"record {newest.seq} was changed after it was written, or was not written by this run"
+        try:
+            return decode(newest.record, newest.seq), ""
+        except JournalUnreadable as e:
+            return None, str(e)
+
+    async def _at(self, journal: JournalId, anchor: Head | None, newest: Stored | None) -> RecordHash | None:
+        if anchor is None or anchor.seq == 0:
+            return None
+        if newest is not None and newest.seq == anchor.seq:
+            return newest.hash
+        found = None
+        async for record in self._store.read(journal, Seq(anchor.seq - 1), anchor.seq):
+            found = record.hash
+        return found
+
+    async def deleted_at(self, journal: JournalId) -> Meta | None:
+        """The meta alone, for the sweeper. Raises JournalUnavailable."""
+        return await self._answer(self._store.meta(journal))
+
+    async def journals(self) -> list[JournalId]:
+        """All journals of this installation. Raises JournalUnavailable."""
+        return await self._answer(self._store.journals())
+
+    # --- keys
+
+    async def run_key(self, journal: JournalId, anchor: Head | None) -> tuple[str, bytes]:
+        """(key id, chain key) of one run, for its Secret. Raises JournalUnavailable, KeyError."""
+        meta = await self._answer(self._store.meta(journal))
+        key_id = (meta.fields.get(KEY_ID_FIELD, "") if meta else "") or self._ring.key_id_for_anchor(journal, anchor)
+        key = self._ring.chain(journal, key_id).key
+        assert key is not None, "operator chains are keyed"
+        return key_id, key
+
+    # --- the operator's writes
+
+    async def fence(
+        self, journal: JournalId, attempt: Attempt, anchor: Head, *, namespace: str, name: str
+    ) -> FenceReply:
+        """Fence with the anchor; idempotent. Raises JournalUnavailable."""
+        key_id = self._ring.key_id_for_anchor(journal, anchor)
+        meta = await self._answer(self._store.meta(journal))
+        if meta is not None:
+            key_id = meta.fields.get(KEY_ID_FIELD, "") or key_id
+        fields = {"namespace": namespace, "name": name, KEY_ID_FIELD: key_id}
+        reply = await self._answer(self._store.fence(journal, attempt, anchor, fields))
+        if reply.answer is not FenceAnswer.OK:
+            log.warning("journal %s: fence for attempt %d answered %s", journal, attempt, reply.answer)
+        return reply
+
+    async def inbox_add(self, journal: JournalId, entry_id: InboxId, body: CancelBody | SettleBody) -> bool:
+        """Add once, sealed with the run's key; False if the id was there. Raises JournalUnavailable."""
+        meta = await self._answer(self._store.meta(journal))
+        entry = make_entry(self._chain(journal, meta, None), entry_id, body)
+        return await self._answer(self._store.inbox_add(journal, entry))
+
+    async def keep_request(self, journal: JournalId, name: str, uid: str) -> None:
+        """Remember that this HumanRequest is ours. Raises JournalUnavailable."""
+        await self._answer(self._store.set_fields(journal, {REQUEST_FIELD + name: uid}))
+
+    async def mark_deleted(self, journal: JournalId, at: str) -> None:
+        """Set deletedAt. Raises JournalUnavailable."""
+        await self._answer(self._store.set_fields(journal, {DELETED_FIELD: at}))
+
+    async def sweep(self, journal: JournalId) -> None:
+        """Delete every key of the journal. Raises JournalUnavailable."""
+        await self._answer(self._store.sweep(journal))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._store.aclose()
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        """One bounded call; keeps `down_since`."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await call
+        except TimeoutError as e:
+            self._note_down()
+            raise JournalUnavailable(f"the journal store did not answer within {self._timeout_s:g} s") from e
+        except JournalUnavailable:
+            self._note_down()
+            raise
+        self._down_since = None
+        return answer
+
+    def _note_down(self) -> None:
+        if self._down_since is None:
+            self._down_since = self._clock.now_epoch_ms()
+
+
+class StoreCheck:
+    """Keeps the last durability report of the store fresh; `health` is what decide sees."""
+
+    def __init__(self, store: Store, check: CheckStore) -> None:
+        self._store, self._check = store, check
+        self.health = StoreHealth(problems=("the journal store has not been checked yet",))
+
+    async def refresh(self) -> None:
+        """Check now. A store that does not answer keeps the last word, since JournalDown tells of that; one that can never
+        carry a journal becomes a problem."""
+        try:
+            report = await self._check(self._store)
+        except JournalUnavailable as e:
+            log.warning("the journal store could not be checked: %s", e)
+            return
+        except BadStore as e:
+            self.health = StoreHealth(problems=(str(e),))
+            return
+        if report.problems != self.health.problems:
+            for problem in report.problems:
+                log.error("journal store %s: %s", report.server, problem)
+            if not report.problems:
+                log.info("journal store %s is fit to use", report.server)
+        self.health = StoreHealth(problems=report.problems, server=report.server)

@@ -1,0 +1,91 @@
+"""The operator's chain keys: one Secret, made once if absent, never overwritten.
+
+    data:  k1: <base64 of 32 bytes>     add k2 to rotate: new journals use the newest id, old journals keep the one they name
+
+The chart does not make it, since templating tools would renew it at each sync, and a renewed key makes every journal
+unverifiable.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from everstep.clock import Clock
+from everstep.errors import ConfigError
+from everstep.ids import JournalId
+from everstep.journal.chain import Chain, derive_run_key
+from everstep.journal.store import Head
+from everstep_operator.cluster.api import Json
+from everstep_operator.cluster.client import Cluster
+from everstep_operator.errors import AlreadyExists
+
+KEY_BYTES: Final = 32
+FIRST_KEY_ID: Final = "k1"
+
+
+@dataclass(frozen=True)
+class KeyRing:
+    """Operator keys by id. `current` is the newest id: the longest, then the last in text order (k2 < k10)."""
+
+    keys: Mapping[str, bytes] = field(repr=False)
+
+    @property
+    def current(self) -> str:
+        return max(self.keys, key=lambda key_id: (len(key_id), key_id))
+
+    def chain(self, journal: JournalId, key_id: str) -> Chain:
+        """The chain of one journal. Raises KeyError for an id that is not there."""
+        return Chain(journal, derive_run_key(self.keys[key_id], journal))
+
+    def key_id_for_anchor(self, journal: JournalId, anchor: Head | None) -> str:
+        """Which key a journal that does not exist yet was anchored with: (0, h0) may have been written under an older key."""
+        if anchor is not None and anchor.seq == 0:
+            for key_id in self.keys:
+                if self.chain(journal, key_id).genesis() == anchor.hash:
+                    return key_id
+        return self.current
+
+
+def read_keys(secret: Json, where: str) -> KeyRing:
+    """The ring in a Secret. Raises ConfigError naming the key that cannot be used."""
+    keys: dict[str, bytes] = {}
+    for key_id, text in (secret.get("data") or {}).items():
+        try:
+            keys[key_id] = base64.b64decode(text, validate=True)
+        except (binascii.Error, TypeError) as e:
+            raise ConfigError(f"{where}: {key_id} is not base64") from e
+        if len(keys[key_id]) < KEY_BYTES:
+            raise ConfigError(f"{where}: {key_id} holds {len(keys[key_id])} bytes, {KEY_BYTES} are needed")
+    if not keys:
+        raise ConfigError(
+            f"{where} holds no key; restore it from a backup, or delete it if no journal is worth keeping"
+        )
+    return KeyRing(keys)
+
+
+async def load_or_create(cluster: Cluster, namespace: str, name: str, clock: Clock) -> KeyRing:
+    """The ring in the Secret; a Secret with one new key if there is none. Two operators that start together end up with one
+    key: the second one's POST is refused and it reads the first one's."""
+    where = f"Secret {namespace}/{name}"
+    found = await cluster.get_secret(namespace, name)
+    if found is None:
+        try:
+            found = await cluster.create_secret(namespace, _new_secret(name, clock.random_bytes(KEY_BYTES)))
+        except AlreadyExists:
+            found = await cluster.get_secret(namespace, name)
+    if found is None:
+        raise ConfigError(f"{where} is being deleted; the operator needs its keys")
+    return read_keys(found, where)
+
+
+def _new_secret(name: str, key: bytes) -> Json:
+    note = "Chain keys of every journal. Back it up; without it no run can be verified or resumed."
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "annotations": {"everstep.dev/note": note}},
+        "type": "everstep.dev/chain-keys",
+        "data": {FIRST_KEY_ID: base64.b64encode(key).decode()},
+    }
