@@ -1,7 +1,7 @@
 """The project's images: built from a context that has every wheel in it, and only when something in it changed.
 
 A Dockerfile gets the build argument BASE_IMAGE and a context with `wheels/` (the project and all it depends on), and
-`agent_image/`, `operator/` and `tests/support/` as they are in the repository.
+`agent_image/`, `operator/`, `tests/support/` and `tests/__init__.py` as they are in the repository.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.kind.shell import run
 REPOSITORY = Path(__file__).resolve().parents[2]
 REDIS_TAG = "everstep/redis:dev"
 SOURCES = ("agent_image", "operator", "tests/support")
-PROJECT_FILES = ("pyproject.toml", "README.md", "LICENSE")
+PROJECT_FILES = ("pyproject.toml", "README.md", "LICENSE", "tests/__init__.py")
 IGNORED = ("__pycache__", "*.pyc", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 
 
@@ -90,7 +90,7 @@ def find_base() -> Base:
     program = "import json, platform; print(json.dumps([platform.python_version(), platform.machine()]))"
     answer = run(["docker", "run", "--rm", "--network", "none", "--entrypoint", "python3", tag, "-c", program])
     version, machine = json.loads(answer)
-    return Base(tag, image_id(tag) or "", ".".join(version.split(".")[:2]), machine)
+    return Base(tag, image_id(tag) or "", version, machine)
 
 
 def build(
@@ -106,8 +106,7 @@ def build(
     with cache.lock("images"), reporter.live():
         base = find_base()
         pyproject = (repository / "pyproject.toml").read_text()
-        dependencies_key = digest(base.python, base.machine, *wheelhouse.requirements(pyproject))
-        key = input_key(base.id, dependencies_key, repository)
+        key = input_key(base.id, wheelhouse.dependencies_key(pyproject, base.python, base.machine), repository)
         stale = [recipe for recipe in recipes if image_label(recipe.tag) != _image_key(key, recipe, repository)]
         if stale:
             with reporter.step("wheels of the dependencies"):

@@ -5,6 +5,7 @@ Fetched outside the image build, since containers of a host without an image reg
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -33,27 +34,59 @@ def requirements(pyproject: str, extras: tuple[str, ...] = EXTRAS) -> list[str]:
     return [*project.get("dependencies", []), *(line for extra in extras for line in optional[extra])]
 
 
+def marker_environment(python: str, machine: str) -> dict[str, str]:
+    """The values that environment markers have in the image: CPython `python` (such as `3.11.2`) on Linux."""
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": python,
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
+        "sys_platform": "linux",
+    }
+
+
+# pip chooses wheels for another Python but evaluates markers for the one it runs in, and so leaves out what only the other needs.
+PIP_FOR_ANOTHER_PYTHON = """
+import json, sys
+from pip._internal.cli.main import main
+from pip._vendor.packaging import markers
+environment = json.loads(sys.argv[1])
+markers.default_environment = lambda: dict(environment)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def dependencies_key(pyproject: str, python: str, machine: str) -> str:
+    """The hash of what decides which wheels are needed."""
+    return digest(python, machine, *requirements(pyproject))
+
+
 def dependencies(cache: Cache, pyproject: str, python: str, machine: str) -> Path:
-    """A folder with the wheels of all dependencies for CPython `python` (such as `3.11`); fetched again only when either changes.
+    """A folder with the wheels of all dependencies for CPython `python` (as in `3.11.2`) on `machine`; kept until either changes.
 
     Raises CommandFailed with pip's words, for instance where a dependency has no wheel for that Python.
     """
-    wanted = requirements(pyproject)
-    key = digest(python, machine, *wanted)
+    key = dependencies_key(pyproject, python, machine)
     folder = cache.root / "wheels" / key
     if cache.fresh(f"wheels-{key}", key, folder):
         return folder
-    minor = python.replace(".", "")
+    major, minor = python.split(".")[:2]
     target = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
-    for abi in (f"cp{minor}", "abi3", "none"):
+    for abi in (f"cp{major}{minor}", "abi3", "none"):
         target += ["--abi", abi]
     for tag in platform_tags(machine):
         target += ["--platform", tag]
+    environment = json.dumps(marker_environment(python, machine))
+    pip = [sys.executable, "-c", PIP_FOR_ANOTHER_PYTHON, environment]
     with folder_in_place(folder) as partial:
-        run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--dest", partial, *target, *wanted],
-            timeout_s=FETCH_TIMEOUT_S,
-        )
+        command: Argv = [*pip, "download", "--quiet", "--dest", partial, *target, *requirements(pyproject)]
+        run(command, timeout_s=FETCH_TIMEOUT_S)
     cache.mark(f"wheels-{key}", key)
     return folder
 
