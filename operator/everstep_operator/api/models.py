@@ -152,6 +152,7 @@ class Steps(_Model):
 class Usage(_Model):
     input_tokens: int = 0
     output_tokens: int = 0
+    total_tokens: int = 0
     cost_micro_usd: int = Field(default=0, alias="costMicroUSD")
 
 
@@ -172,6 +173,8 @@ class AttemptStatus(_Model):
     exit_code: int | None = None
     first_seq: int | None = None
     last_seq: int | None = None
+    proven: bool = False
+    """A terminal status written by the kubelet proves that its process ended (or never began)."""
     inbox: tuple[str, ...] = ()
     """Ids of the inbox entries it was started for: an attempt is never started twice for the same answer."""
 
@@ -182,8 +185,6 @@ class Losses(_Model):
     disruption: int = 0
     out_of_memory: int = 0
     application: int = 0
-    total: int = 0
-    """All losses of the run's life: the column Restarts. Parks and refused starts do not count."""
     not_started: int = 0
     """Attempts since the last progress whose agent container never ran."""
 
@@ -218,12 +219,17 @@ class AgentRunStatus(_Model):
     observed_generation: int = 0
     attempt: int = 0
     agent_image: str = ""
+    """Image of the first attempt as the kubelet resolved it, with digest where it has one."""
+    agent_image_from: str = ""
+    """`spec.agent.image` when `agentImage` was pinned; another value there unpins."""
     checkpoint: Checkpoint | None = None
     last_step: LastStep | None = None
     steps: Steps = Steps()
     usage: Usage = Usage()
     attempts: tuple[AttemptStatus, ...] = ()
     losses: Losses = Losses()
+    restarts: int = 0
+    """All losses of the run's life. Parks and pods that never started do not count."""
     progress_seq: int = 0
     """Head when the journal last made progress as far as the operator saw; budgets count from here."""
     unproven_attempt: int = 0

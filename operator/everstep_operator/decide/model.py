@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from everstep.ids import Attempt, EpochMs, InboxId, JournalId, Owner, RecordHash, RunName
+from everstep.ids import Attempt, EpochMs, InboxId, JournalId, Owner, RecordHash, RunName, Seq
 from everstep.journal.inbox import CancelBody, SettleBody
 from everstep.journal.progress import Progress
 from everstep.journal.records import Json, Record, Waited
@@ -157,6 +157,16 @@ class PodView:
 
 
 @dataclass(frozen=True)
+class News:
+    """From the records with checkpoint.seq < seq <= head; kinds the operator does not know are skipped."""
+
+    progress_seq: Seq | None = None
+    """Seq of the newest record of kind result, wait_resolved, fired or settled; None = no progress since the anchor."""
+    applied: frozenset[InboxId] = frozenset()
+    """`inbox` of records of kind settled, wait_resolved and cancel: these answers are in the chain."""
+
+
+@dataclass(frozen=True)
 class JournalView:
     """The journal as read just now: meta and the newest record."""
 
@@ -171,6 +181,11 @@ class JournalView:
     """The newest record, decoded; None for an empty journal or when `unreadable`."""
     unreadable: str = ""
     """Why the newest record cannot be decoded (a kind or schema of a newer SDK)."""
+    tampered: str = ""
+    """Why the newest record is not genuine: its hash is not what its bytes, its previous hash and the run's key give,
+    or differs from meta.hash. An anchor is only ever taken from a head that was checked like this."""
+    news: "News" = field(default_factory=lambda: News())
+    """What the records after `status.checkpoint.seq` tell; read at every look, as anchors keep that tail short."""
     at_anchor: RecordHash | None = None
     """Hash stored at `status.checkpoint.seq`; None when there is no such record (or seq is 0)."""
     progress: Progress | None = None
@@ -222,7 +237,8 @@ class RequestView:
     key: str
     arguments_digest: str
     response: Answer | None = None
-    prompt: str = ""
+    state: str = ""
+    """status.state: Open, Answered, Applied, Stale; "" before it was written."""
 
 
 class Asked(enum.StrEnum):
@@ -248,6 +264,8 @@ class Refusal:
     at_epoch_ms: EpochMs
     generation: int
     """The run's generation when it was asked."""
+    attempt: Attempt | None = None
+    """CreatePod: the number that was tried."""
 
 
 @dataclass(frozen=True)
@@ -404,6 +422,16 @@ class CreateRequest:
 
 
 @dataclass(frozen=True)
+class SetRequestState:
+    """Write `status.state` (and message, appliedTime with Applied) of a HumanRequest, by merge patch with a uid test."""
+
+    name: str
+    uid: str
+    state: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class MarkDeleted:
     """Set meta.deletedAt once (RFC 3339): the sweeper takes the journal after a delay and a live 404 for the uid."""
 
@@ -418,7 +446,16 @@ class DeleteRun:
 
 
 Action: TypeAlias = (
-    Prepare | Fence | EnsureRunSecret | CreatePod | DeletePod | AddInbox | CreateRequest | MarkDeleted | DeleteRun
+    Prepare
+    | Fence
+    | EnsureRunSecret
+    | CreatePod
+    | DeletePod
+    | AddInbox
+    | CreateRequest
+    | SetRequestState
+    | MarkDeleted
+    | DeleteRun
 )
 
 
