@@ -95,6 +95,7 @@ def namespace(kube: Kube, name: str) -> None:
 def chart_values() -> dict[str, Any]:
     """The values of the release under test."""
     return {
+        "crds": {"enabled": False},
         "installation": "e2e",
         "watchNamespaces": [NAMESPACE],
         "image": {"repository": "everstep/operator", "tag": "dev", "pullPolicy": "IfNotPresent"},

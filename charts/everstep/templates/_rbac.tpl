@@ -1,0 +1,50 @@
+{{/* The operator's rights, verb by verb. tests/chart compares them with the calls the code makes, in both directions. */}}
+
+{{/* In every namespace whose runs it serves. */}}
+{{- define "everstep.rules.runs" -}}
+- apiGroups: [everstep.dev]
+  resources: [agentruns]
+  verbs: [get, list, watch, delete]
+- apiGroups: [everstep.dev]
+  resources: [agentruns/status]
+  verbs: [patch]
+- apiGroups: [everstep.dev]
+  resources: [humanrequests]
+  verbs: [get, list, watch, create]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+# Secrets: one per run with its journal's key and URL; get also serves goalFrom.secretKeyRef.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create]
+# goalFrom.configMapKeyRef
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+
+{{/* In its own namespace: the keys that sign journals, the included Redis' passwords. create cannot be limited by name. */}}
+{{- define "everstep.rules.own" -}}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames:
+    - {{ include "everstep.keySecret" . }}
+    {{- if .Values.redis.enabled }}
+    - {{ include "everstep.redisAuthSecret" . }}
+    {{- end }}
+  verbs: [get]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+{{- end }}
+
+{{/* Cluster-wide only: how long a pod's node has been out of reach. Without it a lost node is judged by its pods alone. */}}
+{{- define "everstep.rules.cluster" -}}
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [get]
+{{- end }}
