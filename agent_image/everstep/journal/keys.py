@@ -10,6 +10,7 @@
                                                             written by operator and supervisor; read by the SDK
     es:<installation>:{<journal id>}:inbox-ids      set     ids that were added, so that each is added once
     es:<installation>:{<journal id>}:blob:<digest>  string  a value above 64 KiB, under its SHA-256
+    es:<installation>:{<journal id>}:blob-ids       set     digests of the blobs, so that a sweep finds them without a SCAN
 
 `<installation>` names one installation of the operator, so that two may share a Redis. The braces are the hash tag: all keys of
 a run live in one slot of a cluster. No key of a live run has a TTL; a sweep deletes them all after the run is gone.
@@ -52,6 +53,10 @@ class JournalKeys:
     @property
     def blob_prefix(self) -> str:
         return self.base + "blob:"
+
+    @property
+    def blob_ids(self) -> str:
+        return self.base + "blob-ids"
 
     def blob(self, digest: str) -> str:
         return self.blob_prefix + digest

@@ -15,6 +15,7 @@ from everstep.journal.store import (
     AppendReply,
     ClaimAnswer,
     ClaimReply,
+    DurabilityReport,
     FenceAnswer,
     FenceReply,
     Head,
@@ -56,7 +57,7 @@ class MemoryStore:
         if have is None:
             if answer is not FenceAnswer.OK:
                 return FenceReply(answer, Attempt(0), None)
-            have = self.journals_by_id[journal] = MemoryJournal(attempt, anchor, fields=dict(fields))
+            have = self.journals_by_id[journal] = MemoryJournal(attempt, anchor, fields={"schema": "1", **fields})
         elif answer is FenceAnswer.OK and attempt > have.attempt:
             have.attempt, have.owner = attempt, None
             have.fields.update(fields)
@@ -152,6 +153,9 @@ class MemoryStore:
         self.journals_by_id.pop(journal, None)
         self.inboxes.pop(journal, None)
         self.blobs = {k: v for k, v in self.blobs.items() if k[0] != journal}
+
+    async def durability(self) -> DurabilityReport:
+        return DurabilityReport("None", (), "memory", "memory")
 
     async def aclose(self) -> None:
         return None

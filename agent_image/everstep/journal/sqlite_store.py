@@ -28,6 +28,7 @@ from everstep.journal.store import (
     AppendReply,
     ClaimAnswer,
     ClaimReply,
+    DurabilityReport,
     FenceAnswer,
     FenceReply,
     Head,
@@ -84,7 +85,7 @@ class SqliteStore:
                     return FenceReply(answer, Attempt(0), None)
                 db.execute(
                     "INSERT INTO journals (id, attempt, seq, hash, fields) VALUES (?, ?, ?, ?, ?)",
-                    (journal, attempt, anchor.seq, anchor.hash, json.dumps(fields)),
+                    (journal, attempt, anchor.seq, anchor.hash, json.dumps({"schema": "1", **fields})),
                 )
                 return FenceReply(answer, attempt, anchor)
             if answer is FenceAnswer.OK and attempt > row.attempt:
@@ -224,6 +225,9 @@ class SqliteStore:
                 db.execute("DELETE FROM journals WHERE no = ?", (row.no,))
             db.execute("DELETE FROM inbox WHERE journal = ?", (journal,))
             db.execute("DELETE FROM blobs WHERE journal = ?", (journal,))
+
+    async def durability(self) -> DurabilityReport:
+        return DurabilityReport("EveryWrite", (), f"sqlite {sqlite3.sqlite_version}", str(self.path))
 
     async def aclose(self) -> None:
         if self._db is not None:

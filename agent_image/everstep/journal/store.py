@@ -222,6 +222,11 @@ class Store(Protocol):
         """Delete every key of one journal."""
         ...
 
+    async def durability(self) -> "DurabilityReport":
+        """How safely a confirmed write is kept; cheap enough to ask every minute. `durability.judge` compares it with what
+        was declared."""
+        ...
+
     async def aclose(self) -> None: ...
 
 
@@ -237,3 +242,5 @@ class DurabilityReport:
     """e.g. `redis 7.0.15`, `valkey 8.1.3`, `sqlite 3.40.1`."""
     run_id: str
     """Identity of the server process; a change means: check again."""
+    replicated: bool = False
+    """At least one replica is connected (to each primary of a cluster)."""

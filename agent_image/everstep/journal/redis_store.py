@@ -1,0 +1,256 @@
+"""The journal on Redis or Valkey: each call is one atomic script or one read. Keys are formatted in `keys` alone.
+
+Needs core commands of Redis 7.0 or Valkey 8: EVAL(SHA), XADD, XRANGE, XREVRANGE, HSET, HMGET, HGETALL, HDEL, EXISTS, GET, SET,
+SADD, SISMEMBER, SMEMBERS, UNLINK, SCAN, INFO; CONFIG GET once if it is allowed (see `durability`).
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import TypeVar, cast
+
+from redis.asyncio import RedisCluster
+
+from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
+from everstep.journal import durability
+from everstep.journal.keys import JournalKeys, journal_id_of, meta_pattern
+from everstep.journal.redis_client import Client, Reply, make_client, script
+from everstep.journal.redis_errors import translated
+from everstep.journal.redis_url import parse_redis_url
+from everstep.journal.store import (
+    AppendAnswer,
+    AppendReply,
+    ClaimAnswer,
+    ClaimReply,
+    DurabilityReport,
+    FenceAnswer,
+    FenceReply,
+    Head,
+    InboxEntry,
+    Meta,
+    Sealed,
+    Stored,
+    check_append,
+)
+
+FIRST_PAGE_RECORDS = 200
+PAGE_RECORDS = 1000
+PAGE_BYTES = 4 * 1024 * 1024
+"""Pages adapt to the size of the records, so that no reply stalls the server or fills the pod's memory."""
+SWEEP_BATCH = 500
+_META = ("attempt", "owner", "seq", "hash", "progress")
+T = TypeVar("T")
+
+
+class RedisStore:
+    """See `everstep.journal.store.Store`. `shown` names the server in messages, without credentials."""
+
+    def __init__(self, client: Client, *, installation: str, shown: str = "redis") -> None:
+        self.client = client
+        self.shown = shown
+        self._installation = installation
+        self._durability: DurabilityReport | None = None
+
+    @classmethod
+    def from_url(cls, url: str, *, installation: str, ca_path: str | None = None) -> "RedisStore":
+        """Raises BadStore for a malformed URL; connects at the first call."""
+        parsed = parse_redis_url(url)
+        return cls(make_client(parsed, ca_path), installation=installation, shown=parsed.shown)
+
+    def keys(self, journal: JournalId) -> JournalKeys:
+        return JournalKeys(self._installation, journal)
+
+    async def fence(self, journal: JournalId, attempt: Attempt, anchor: Head, fields: dict[str, str]) -> FenceReply:
+        keys = self.keys(journal)
+        reply = await self._run(
+            "fence", [keys.meta, keys.journal], [attempt, anchor.seq, anchor.hash, *_flat(_checked(fields))]
+        )
+        return FenceReply(FenceAnswer(_text(reply[0])), Attempt(reply[1]), _head(reply))
+
+    async def claim(self, journal: JournalId, attempt: Attempt, owner: Owner) -> ClaimReply:
+        reply = await self._run("claim", [self.keys(journal).meta], [attempt, owner])
+        return ClaimReply(ClaimAnswer(_text(reply[0])), Attempt(reply[1]), _head(reply))
+
+    async def append(
+        self,
+        journal: JournalId,
+        attempt: Attempt,
+        owner: Owner,
+        after: Head,
+        records: Sequence[Sealed],
+        *,
+        progress: bytes | None = None,
+        park_after_inbox: str | None = None,
+    ) -> AppendReply:
+        check_append(after, records)
+        keys = self.keys(journal)
+        arguments: list[str | bytes | int] = [attempt, owner, after.seq, after.hash]
+        arguments += ("0", "") if progress is None else ("1", progress)
+        arguments += ("0", "") if park_after_inbox is None else ("1", park_after_inbox)
+        for r in records:
+            arguments += (r.record, r.prev_hash, r.hash)
+        reply = await self._run("append", [keys.meta, keys.journal, keys.inbox], arguments)
+        return AppendReply(AppendAnswer(_text(reply[0])), Attempt(reply[1]), _head(reply))
+
+    async def report(self, journal: JournalId, attempt: Attempt, owner: Owner, progress: bytes) -> ClaimReply:
+        reply = await self._run("report", [self.keys(journal).meta], [attempt, owner, progress])
+        return ClaimReply(ClaimAnswer(_text(reply[0])), Attempt(reply[1]), _head(reply))
+
+    async def read(self, journal: JournalId, after: Seq = Seq(0), upto: Seq | None = None) -> AsyncIterator[Stored]:
+        key = self.keys(journal).journal
+        start, end, count = str(after + 1), "+" if upto is None else str(upto), FIRST_PAGE_RECORDS
+        while upto is None or int(start.strip("(").partition("-")[0]) <= upto:
+            page = await self._entries("XRANGE", key, start, end, "COUNT", count)
+            for entry_id, fields in page:
+                yield _stored(entry_id, fields)
+            if len(page) < count:
+                return
+            start = "(" + _text(page[-1][0])
+            average = sum(len(fields.get(b"r", b"")) for _, fields in page) // len(page) + 1
+            count = max(16, min(PAGE_RECORDS, PAGE_BYTES // average))
+
+    async def meta(self, journal: JournalId) -> Meta | None:
+        raw = await self._call(cast("Awaitable[dict[bytes, bytes]]", self.client.hgetall(self.keys(journal).meta)))
+        if b"attempt" not in raw:
+            return None
+        head = Head(Seq(_whole(raw.get(b"seq"))), RecordHash(_text(raw.get(b"hash", b""))))
+        fields = {_text(k): _text(v) for k, v in raw.items() if _text(k) not in _META}
+        owner = raw.get(b"owner")
+        return Meta(
+            Attempt(_whole(raw[b"attempt"])),
+            None if owner is None else Owner(_text(owner)),
+            head,
+            raw.get(b"progress"),
+            fields,
+        )
+
+    async def last(self, journal: JournalId) -> Stored | None:
+        page = await self._entries("XREVRANGE", self.keys(journal).journal, "+", "-", "COUNT", 1)
+        return _stored(*page[0]) if page else None
+
+    async def inbox_add(self, journal: JournalId, entry: InboxEntry) -> bool:
+        keys = self.keys(journal)
+        return bool(await self._run("inbox_add", [keys.inbox, keys.inbox_ids], [entry.id, entry.body, entry.mac]))
+
+    async def inbox_read(self, journal: JournalId, after: str = "") -> list[InboxEntry]:
+        page = await self._entries("XRANGE", self.keys(journal).inbox, str(int(after or 0) + 1), "+")
+        return [
+            InboxEntry(
+                InboxId(_text(fields.get(b"i", b""))),
+                fields.get(b"b", b""),
+                _text(fields.get(b"m", b"")),
+                _text(entry_id).partition("-")[0],
+            )
+            for entry_id, fields in page
+        ]
+
+    async def blob_put(self, journal: JournalId, digest: str, value: bytes) -> None:
+        keys = self.keys(journal)
+        await self._run("blob_put", [keys.blob(digest), keys.blob_ids], [digest, value])
+
+    async def blob_get(self, journal: JournalId, digest: str) -> bytes | None:
+        return cast("bytes | None", await self._call(self.client.get(self.keys(journal).blob(digest))))
+
+    async def set_fields(self, journal: JournalId, fields: dict[str, str]) -> None:
+        if fields:
+            await self._run("set_fields", [self.keys(journal).meta], _flat(_checked(fields)))
+
+    async def journals(self) -> list[JournalId]:
+        with translated(self.shown):
+            pattern = meta_pattern(self._installation)
+            return sorted({journal_id_of(_text(key)) async for key in self.client.scan_iter(match=pattern, count=1000)})
+
+    async def sweep(self, journal: JournalId) -> None:
+        """Meta goes last: a sweep that was cut short is found again."""
+        keys = self.keys(journal)
+        digests = await self._call(cast("Awaitable[set[bytes]]", self.client.smembers(keys.blob_ids)))
+        blobs = [keys.blob(_text(digest)) for digest in sorted(digests)]
+        for at in range(0, len(blobs), SWEEP_BATCH):
+            await self._call(self.client.unlink(*blobs[at : at + SWEEP_BATCH]))
+        for key in (keys.blob_ids, keys.inbox, keys.inbox_ids, keys.journal, keys.meta):
+            await self._call(self.client.unlink(key))
+
+    async def durability(self) -> DurabilityReport:
+        """How safely the server keeps a confirmed write; asked again only when another server process answers."""
+        infos = await self._infos()
+        report = self._durability
+        if report is None or report.run_id != durability.identity(infos) or report.level is None:
+            appendfsync = [await self._appendfsync(node) for node in infos]
+            report = self._durability = durability.report(infos, appendfsync)
+        return durability.refresh(report, infos)
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+
+    # --- the client ----------------------------------------------------------------------------------------------
+
+    async def _infos(self) -> "dict[str, Mapping[str, object]]":
+        """INFO of each primary, by node name."""
+        if isinstance(self.client, RedisCluster):
+            found = await self._call(self.client.info(target_nodes=RedisCluster.PRIMARIES))
+            return found if "redis_version" not in found else {"": found}
+        return {"": await self._call(self.client.info())}
+
+    async def _appendfsync(self, node: str) -> str | None:
+        """None where CONFIG is blocked, as on most managed services."""
+        from redis.exceptions import RedisError, ResponseError
+
+        try:
+            if isinstance(self.client, RedisCluster) and node:
+                reply = await self.client.config_get("appendfsync", target_nodes=self.client.get_node(node_name=node))
+            else:
+                reply = await self.client.config_get("appendfsync")
+        except ResponseError:
+            return None
+        except RedisError:
+            with translated(self.shown):
+                raise
+        return durability.appendfsync_of(reply)
+
+    async def _run(self, name: str, keys: list[str], arguments: list[str | bytes | int]) -> Reply:
+        with translated(self.shown):
+            return await script(name).run(self.client, keys, arguments)
+
+    async def _entries(self, *command: str | int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = await self._call(self.client.execute_command(*command))
+        return entries
+
+    async def _call(self, call: Awaitable[T]) -> T:
+        with translated(self.shown):
+            return await call
+
+
+def _checked(fields: Mapping[str, str]) -> Mapping[str, str]:
+    taken = [name for name in _META if name in fields]
+    if taken:
+        raise ValueError(f"meta fields {taken} belong to the scripts")
+    return fields
+
+
+def _flat(fields: Mapping[str, str]) -> list[str | bytes | int]:
+    return [part for pair in fields.items() for part in pair]
+
+
+def _head(reply: Reply) -> Head | None:
+    return Head(Seq(int(reply[2])), RecordHash(_text(reply[3]))) if len(reply) > 3 else None
+
+
+def _stored(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Stored:
+    """As it is, however odd: verification judges it."""
+    return Stored(
+        Seq(_whole(_text(entry_id).partition("-")[0].encode())),
+        fields.get(b"r", b""),
+        RecordHash(_text(fields.get(b"p", b""))),
+        RecordHash(_text(fields.get(b"h", b""))),
+        Attempt(_whole(fields.get(b"a"))),
+    )
+
+
+def _text(raw: bytes | str) -> str:
+    return raw if isinstance(raw, str) else raw.decode(errors="replace")
+
+
+def _whole(raw: bytes | None) -> int:
+    """Numbers in meta and entries are ours; what is not a number was put there by somebody else and proves nothing."""
+    try:
+        return int(raw or 0)
+    except ValueError:
+        return 0
