@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, TypeVar
 
+from everstep.clock import Clock
+
 K = TypeVar("K", bound=Hashable)
 
 CALM_EVERY: Final = 4
@@ -27,14 +29,19 @@ _HEAP_SLACK: Final = 64
 log = logging.getLogger(__name__)
 
 
+def jitter_of(clock: Clock) -> Callable[[], float]:
+    """A source of jitter, 0 … 1."""
+    return lambda: int.from_bytes(clock.random_bytes(4), "big") / 2**32
+
+
 class KeyQueue(Generic[K]):
     """Bookkeeping of waiting, running and delayed keys. Memory grows with the number of keys alone, not of events.
 
     Not thread-safe; no method awaits. `now_s` is any clock that never goes back; `jitter` returns 0 … 1.
     """
 
-    def __init__(self, *, base_s: float, max_s: float, jitter: Callable[[], float]) -> None:
-        self._base_s, self._max_s, self._jitter = base_s, max_s, jitter
+    def __init__(self, *, base_s: float, max_s: float, jitter: Callable[[], float], gap_s: float = 0.0) -> None:
+        self._base_s, self._max_s, self._jitter, self._gap_s = base_s, max_s, jitter, gap_s
         self._urgent: deque[K] = deque()
         self._calm: deque[K] = deque()
         self._waiting: dict[K, tuple[bool, float]] = {}
@@ -43,6 +50,9 @@ class KeyQueue(Generic[K]):
         self._timers: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._failures: dict[K, int] = {}
+        self._resting: dict[K, float] = {}
+        self._rests: deque[tuple[float, K]] = deque()
+        """Keys that ran within the last gap_s, and the same in order of time, to forget them."""
         self._ticket = 0
         self._turn = 0
 
@@ -51,6 +61,10 @@ class KeyQueue(Generic[K]):
         once more afterwards, since what it observed may be older than this event."""
         known = self._waiting.get(key)
         if known is not None and (known[0] or not urgent):
+            return
+        rest_until = self._resting.get(key, now_s)
+        if rest_until > now_s:
+            self.add_after(key, rest_until - now_s, now_s)
             return
         self._waiting[key] = (urgent, known[1] if known else now_s)
         if key not in self._running:
@@ -103,11 +117,24 @@ class KeyQueue(Generic[K]):
                 return key
         return None
 
-    def done(self, key: K) -> None:
-        """The worker is finished with the key; it runs again if it was added meanwhile."""
+    def done(self, key: K, now_s: float) -> None:
+        """The worker is finished with the key; it runs again if it was added meanwhile, but not within `gap_s`: an object that
+        is edited a hundred times a second costs a bounded number of reconciles."""
         self._running.pop(key, None)
+        if self._gap_s > 0:
+            self._resting[key] = now_s + self._gap_s
+            self._rests.append((now_s + self._gap_s, key))
+        while self._rests and self._rests[0][0] <= now_s:
+            until, rested = self._rests.popleft()
+            if self._resting.get(rested) == until:
+                del self._resting[rested]
         waits = self._waiting.get(key)
-        if waits is not None:
+        if waits is None:
+            return
+        if self._gap_s > 0:
+            del self._waiting[key]
+            self.add_after(key, self._gap_s, now_s)
+        else:
             (self._urgent if waits[0] else self._calm).append(key)
 
     def next_due_s(self) -> float | None:
@@ -115,6 +142,10 @@ class KeyQueue(Generic[K]):
         while self._heap and self._timers.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
+
+    def knows(self, key: K) -> bool:
+        """Whether the key waits, runs or has a timer: it will be looked at without anybody's help."""
+        return key in self._waiting or key in self._running or key in self._timers
 
     def depth(self) -> int:
         """Keys that wait for a worker."""
@@ -171,6 +202,10 @@ class WorkQueue(Generic[K]):
         self._keys.add_after(key, delay_s, self._now())
         self._wake.set()
 
+    def knows(self, key: K) -> bool:
+        """See KeyQueue.knows."""
+        return self._keys.knows(key)
+
     def depth(self) -> int:
         return self._keys.depth()
 
@@ -200,7 +235,7 @@ class WorkQueue(Generic[K]):
             except Exception as e:  # whatever went wrong with one key must not end the worker
                 self._keys.retry(key, self._now(), at_least_s=self._on_error(key, e))
             finally:
-                self._keys.done(key)
+                self._keys.done(key, self._now())
                 self._wake.set()
 
     async def _sleep(self) -> None:

@@ -28,10 +28,25 @@ def test_a_key_runs_on_one_worker_and_once_more_if_added_meanwhile() -> None:
     q.add("a", 0)
     q.add("a", 0)
     assert q.take(0) is None, "the same key must not run twice at once"
-    q.done("a")
+    q.done("a", 0)
     assert q.take(0) == "a", "the event that came during the run must not be lost"
-    q.done("a")
+    q.done("a", 0)
     assert q.take(0) is None
+
+
+def test_a_key_that_is_added_without_end_runs_at_a_bounded_rate() -> None:
+    """E24: a user edits the object a hundred times a second."""
+    q: KeyQueue[str] = KeyQueue(base_s=1.0, max_s=60.0, jitter=lambda: 0.0, gap_s=0.1)
+    runs, now = 0, 0.0
+    while now < 10:
+        q.add("a", now)
+        if q.take(now):
+            runs += 1
+            q.add("a", now)
+            q.done("a", now)
+        now += 0.01
+    assert 90 <= runs <= 101
+    assert q.knows("a"), "the last edit is still owed a look"
 
 
 def test_keys_are_served_in_order_of_arrival() -> None:
@@ -49,7 +64,7 @@ def test_timers_fire_at_their_time_and_the_earliest_wins() -> None:
     assert q.next_due_s() == 5
     assert q.take(4.9) is None
     assert q.take(5) == "a"
-    q.done("a")
+    q.done("a", 0)
     assert q.take(100) is None, "the replaced timers are gone"
 
 
@@ -58,7 +73,7 @@ def test_taking_a_key_drops_its_timer_since_it_decides_anew() -> None:
     q.add_after("a", 5, 0)
     q.add("a", 0)
     assert q.take(0) == "a"
-    q.done("a")
+    q.done("a", 0)
     assert q.take(100) is None
 
 
@@ -137,13 +152,13 @@ def test_random_interleavings_lose_no_key_and_never_run_one_twice_at_once() -> N
                 if running:
                     finished = rng.choice(sorted(running))
                     running.discard(finished)
-                    q.done(finished)
+                    q.done(finished, now)
     for finished in running:
-        q.done(finished)
+        q.done(finished, now)
     rest = set()
     while (got := q.take(now)) is not None:
         rest.add(got)
-        q.done(got)
+        q.done(got, now)
     assert owed <= rest
 
 
