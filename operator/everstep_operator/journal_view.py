@@ -6,6 +6,7 @@ crash: `view` returns JournalDown with words for the run's condition, and its wr
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -18,7 +19,7 @@ from everstep.journal.inbox import CancelBody, SettleBody, make_entry
 from everstep.journal.progress import Progress
 from everstep.journal.records import Record, decode
 from everstep.journal.store import DurabilityReport, FenceAnswer, FenceReply, Head, Meta, Store, Stored
-from everstep_operator.decide.model import JournalDown, JournalView, StoreHealth
+from everstep_operator.decide.model import JournalDown, JournalView, News, StoreHealth
 from everstep_operator.keyring import KeyRing
 
 REQUEST_FIELD: Final = "request/"
@@ -28,6 +29,9 @@ DELETED_FIELD: Final = "deletedAt"
 
 STEADY_READS: Final = 3
 """A live attempt appends between our two reads; a few more give a head and a newest record that belong together."""
+
+PROGRESS_KINDS: Final = ("result", "wait_resolved", "fired", "settled")
+ANSWER_KINDS: Final = ("settled", "wait_resolved", "cancel")
 
 T = TypeVar("T")
 CheckStore = Callable[[Store], Awaitable[DurabilityReport]]
@@ -72,7 +76,9 @@ class Journals:
             if newest is None or newest.seq == meta.head.seq:
                 break
             meta, newest = await self._store.meta(journal) or meta, await self._store.last(journal)
-        last, unreadable = self._decode(chain, newest)
+        tampered = _tampered(chain, meta, newest)
+        last, unreadable = (None, "") if tampered or newest is None else _decode(newest)
+        at_anchor, news = await self._since(journal, anchor, meta.head)
         return JournalView(
             genesis=chain.genesis(),
             attempt=meta.attempt,
@@ -80,7 +86,9 @@ class Journals:
             head=meta.head,
             last=last,
             unreadable=unreadable,
-            at_anchor=await self._at(journal, anchor, newest),
+            tampered=tampered,
+            news=news,
+            at_anchor=at_anchor,
             progress=Progress.from_bytes(meta.progress) if meta.progress else None,
             inbox=frozenset(entry.id for entry in await self._store.inbox_read(journal)),
             requests={
@@ -95,27 +103,24 @@ class Journals:
         named = meta.fields.get(KEY_ID_FIELD, "") if meta else ""
         return self._ring.chain(journal, named or self._ring.key_id_for_anchor(journal, anchor))
 
-    def _decode(self, chain: Chain, newest: Stored | None) -> tuple[Record | None, str]:
-        """The newest record if it is genuine. What does not carry this run's key is not believed: whoever can write the store
-        could otherwise declare a run finished."""
-        if newest is None:
-            return None, ""
-        if chain.link(newest.prev_hash, newest.record) != newest.hash:
-            return None, f"record {newest.seq} was changed after it was written, or was not written by this run"
-        try:
-            return decode(newest.record, newest.seq), ""
-        except JournalUnreadable as e:
-            return None, str(e)
-
-    async def _at(self, journal: JournalId, anchor: Head | None, newest: Stored | None) -> RecordHash | None:
-        if anchor is None or anchor.seq == 0:
-            return None
-        if newest is not None and newest.seq == anchor.seq:
-            return newest.hash
-        found = None
-        async for record in self._store.read(journal, Seq(anchor.seq - 1), anchor.seq):
-            found = record.hash
-        return found
+    async def _since(self, journal: JournalId, anchor: Head | None, head: Head) -> tuple[RecordHash | None, News]:
+        """The hash stored at the anchor, and what the records after it tell. Anchors keep that tail short."""
+        anchored = Seq(0) if anchor is None else anchor.seq
+        at_anchor: RecordHash | None = None
+        progress: Seq | None = None
+        applied: set[InboxId] = set()
+        if head.seq < anchored or head.seq == 0:
+            return None, News()
+        async for stored in self._store.read(journal, Seq(max(0, anchored - 1)), head.seq):
+            if stored.seq == anchored:
+                at_anchor = stored.hash
+                continue
+            told = _peek(stored)
+            if told.get("kind") in PROGRESS_KINDS:
+                progress = stored.seq
+            if told.get("kind") in ANSWER_KINDS and told.get("inbox"):
+                applied.add(InboxId(str(told["inbox"])))
+        return at_anchor, News(progress, frozenset(applied))
 
     async def deleted_at(self, journal: JournalId) -> Meta | None:
         """The meta alone, for the sweeper. Raises JournalUnavailable."""
@@ -190,6 +195,38 @@ class Journals:
     def _note_down(self) -> None:
         if self._down_since is None:
             self._down_since = self._clock.now_epoch_ms()
+
+
+def _tampered(chain: Chain, meta: Meta, newest: Stored | None) -> str:
+    """Why the head is not genuine; "" if it is. What does not carry this run's key is not believed: whoever can write the store
+    could otherwise declare a run finished."""
+    if newest is None:
+        if meta.head.seq > 0:
+            return f"the journal's head is record {meta.head.seq}, but there is no record at all"
+        return "" if meta.head.hash == chain.genesis() else "the empty journal does not begin with this run's key"
+    if newest.seq < meta.head.seq:
+        return f"the journal's head is record {meta.head.seq}, but the newest record is {newest.seq}"
+    if newest.seq == meta.head.seq and newest.hash != meta.head.hash:
+        return f"record {newest.seq} has another hash than the journal's head"
+    if chain.link(newest.prev_hash, newest.record) != newest.hash:
+        return f"record {newest.seq} was changed after it was written, or was not written by this run"
+    return ""
+
+
+def _decode(newest: Stored) -> tuple[Record | None, str]:
+    try:
+        return decode(newest.record, newest.seq), ""
+    except JournalUnreadable as e:
+        return None, str(e)
+
+
+def _peek(stored: Stored) -> dict[str, object]:
+    """Kind and inbox id of a record, {} for what is no JSON object: kinds of newer SDKs are skipped, not refused."""
+    try:
+        told = json.loads(stored.record)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 class StoreCheck:
