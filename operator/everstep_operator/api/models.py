@@ -50,16 +50,11 @@ class AgentSpec(_Model):
     """None = the operator's defaults."""
 
 
-class TemplateMetadata(_Model):
-    """Labels and annotations added to the pod; `everstep.dev/` keys are the operator's."""
+class Template(_Model):
+    """The allow-listed overlay of the pod. Each field as in a Pod; what is not checked here Kubernetes checks."""
 
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
-
-
-class TemplateSpec(_Model):
-    """The allow-listed overlay of the pod's spec. Each field as in a Pod, left to Kubernetes to check."""
-
     node_selector: dict[str, str] = Field(default_factory=dict)
     affinity: dict[str, Json] | None = None
     tolerations: tuple[dict[str, Json], ...] = ()
@@ -73,16 +68,13 @@ class TemplateSpec(_Model):
     sidecars: tuple[dict[str, Json], ...] = ()
     """Containers beside `agent`."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """Of the container `agent`."""
     image_pull_secrets: tuple[dict[str, Json], ...] = ()
-    termination_grace_period_seconds: int | None = None
+    termination_grace_period_seconds: int = 30
     service_account_name: str | None = None
+    """Only where the operator's settings allow it."""
     security_context: dict[str, Json] | None = None
-    """Pod-level overlay (fsGroup, runAsUser …) over the restricted default."""
-
-
-class Template(_Model):
-    metadata: TemplateMetadata = TemplateMetadata()
-    spec: TemplateSpec = TemplateSpec()
+    """Pod level (fsGroup, runAsUser …), laid over the restricted default."""
 
 
 class ApplicationRestarts(_Model):
@@ -228,6 +220,8 @@ class AgentRunStatus(_Model):
     usage: Usage = Usage()
     attempts: tuple[AttemptStatus, ...] = ()
     losses: Losses = Losses()
+    memory_limit_bytes: int | None = None
+    """Memory limit raised after out-of-memory kills (`memoryFactorPercent`); None = as in the spec."""
     restarts: int = 0
     """All losses of the run's life. Parks and pods that never started do not count."""
     progress_seq: int = 0

@@ -184,7 +184,7 @@ class JournalView:
     tampered: str = ""
     """Why the newest record is not genuine: its hash is not what its bytes, its previous hash and the run's key give,
     or differs from meta.hash. An anchor is only ever taken from a head that was checked like this."""
-    news: "News" = field(default_factory=lambda: News())
+    news: News = field(default_factory=News)
     """What the records after `status.checkpoint.seq` tell; read at every look, as anchors keep that tail short."""
     at_anchor: RecordHash | None = None
     """Hash stored at `status.checkpoint.seq`; None when there is no such record (or seq is 0)."""
@@ -239,6 +239,7 @@ class RequestView:
     response: Answer | None = None
     state: str = ""
     """status.state: Open, Answered, Applied, Stale; "" before it was written."""
+    prompt: str = ""
 
 
 class Asked(enum.StrEnum):

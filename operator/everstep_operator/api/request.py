@@ -1,0 +1,58 @@
+"""The HumanRequest of kind `uncertain`: may the effect of an at_most_once step have happened?"""
+
+import hashlib
+
+from everstep.journal.records import Waited, canonical
+from everstep_operator.api.meta import RunRef, object_metadata
+from everstep_operator.api.models import Json
+from everstep_operator.api.words import API_VERSION, REQUEST_KIND
+
+ARGUMENTS_MAX_BYTES = 4096
+PROMPT_MAX = 4096
+REASON_MAX = 2048
+
+
+def request_name(run: str, wait: Waited) -> str:
+    """`<run>-q<8 hex>`, the same at every look, another one for a later question about the same step."""
+    digest = hashlib.sha256(canonical([wait.kind, wait.key, wait.input, wait.since])).hexdigest()
+    return f"{run}-q{digest[:8]}"
+
+
+def arguments_digest(wait: Waited) -> str:
+    """What an answer must repeat: the digest of the whole arguments, as in the step's intent."""
+    return wait.input or hashlib.sha256(canonical(None)).hexdigest()
+
+
+def build_request(ref: RunRef, wait: Waited, installation: str) -> dict[str, Json]:
+    """The object as a dict, without a response. Arguments are shown only as far as they are short."""
+    step = wait.name or f"step {wait.key}"
+    prompt = (
+        f"{step} (key {wait.key}) was in flight when its process was lost, and nothing proves whether it happened. "
+        "Find out outside, then answer: done (with the value it returned), again (it did not happen), or fail."
+    )
+    spec: dict[str, Json] = {
+        "runRef": {"name": ref.name, "uid": ref.uid},
+        "key": wait.key,
+        "kind": "uncertain",
+        "prompt": prompt[:PROMPT_MAX],
+        "argumentsDigest": arguments_digest(wait),
+    }
+    if wait.name:
+        spec["step"] = wait.name[:256]
+    if wait.reason:
+        spec["reason"] = wait.reason[:REASON_MAX]
+    if wait.arguments is not None and len(canonical(wait.arguments)) <= ARGUMENTS_MAX_BYTES:
+        spec["arguments"] = wait.arguments
+    return {
+        "apiVersion": API_VERSION,
+        "kind": REQUEST_KIND,
+        "metadata": object_metadata(ref, request_name(ref.name, wait), installation),
+        "spec": spec,
+    }
+
+
+def asks_the_same(existing: dict[str, Json], wanted: dict[str, Json]) -> bool:
+    """Whether an object found under the name is the question we meant to ask, still unanswered: then it may be adopted after
+    a crash between its creation and the note of its uid. Anything else under that name is a stranger's."""
+    spec = dict(existing.get("spec") or {})
+    return "response" not in spec and spec == wanted["spec"]
