@@ -45,6 +45,20 @@ class FileLock:
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, f"{pid}\n".encode(), 0)
 
+    def is_held(self) -> bool:
+        """True if some process holds it now; makes no file."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
     def holder_pid(self) -> int:
         """Process id the holder wrote; for messages only."""
         try:

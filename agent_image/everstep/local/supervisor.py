@@ -45,6 +45,9 @@ class Listener(Protocol):
     def progress(self, progress: Progress) -> None:
         """What the live attempt says of itself; only when it changed."""
 
+    def idle(self) -> None:
+        """The live attempt was looked at."""
+
     def attempt_ended(
         self, attempt: Attempt, end: ChildEnd, said: Termination | None, follows: losses.Next
     ) -> None: ...
@@ -275,6 +278,7 @@ class Supervisor:
                 await self._take_in(patient=end is not None)
                 if end is not None:
                     return end
+                self.listener.idle()
                 now_s = self.clock.monotonic_s()
                 if now_s - anchored_s >= self.options.anchor_every_s:
                     self._grow_anchor()
@@ -296,16 +300,16 @@ class Supervisor:
         while True:
             try:
                 meta = await self.store.meta(self.spec.journal)
-                if meta is not None and meta.head.seq != self._tail.head.seq:
-                    found = await self._tail.poll()
-                    if self._state.add(found):
-                        self._losses = Losses()
-                    self.listener.records(found)
                 if meta is not None and meta.progress is not None and meta.progress != self._told:
                     self._told = meta.progress
                     progress = Progress.from_bytes(meta.progress)
                     if progress is not None and progress.attempt == self._attempt:
                         self.listener.progress(progress)
+                if meta is not None and meta.head.seq != self._tail.head.seq:
+                    found = await self._tail.poll()
+                    if self._state.add(found):
+                        self._losses = Losses()
+                    self.listener.records(found)
                 return
             except JournalUnavailable:
                 if not patient:

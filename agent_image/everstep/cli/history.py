@@ -1,0 +1,178 @@
+"""A journal as people read it: steps with their state, attempts, waits. Folded from records, without any I/O."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from everstep.journal.records import (
+    Abandoned,
+    Failure,
+    Finished,
+    Fired,
+    Intent,
+    Park,
+    Record,
+    Result,
+    RunStarted,
+    Settled,
+    Timer,
+    TryFailed,
+    Uncertain,
+)
+
+IN_FLIGHT = ("intent", "try_failed", "again")
+"""States of a step that has no outcome yet and nobody to wait for."""
+
+
+@dataclass
+class Row:
+    """One step, or one timer (`effect` is then `timer`)."""
+
+    key: str
+    name: str
+    effect: str
+    first_epoch_ms: int
+    tries: int = 0
+    state: str = "intent"
+    """intent, try_failed, result, failure, abandoned, uncertain, done, again, fail; timer: timer, fired."""
+    took_ms: int | None = None
+    usage: dict[str, int] = field(default_factory=dict)
+    attempt: int = 0
+    """The attempt that wrote the newest record of the step."""
+    seq: int = 0
+    last_epoch_ms: int = 0
+    """When the newest record was made."""
+    note: str = ""
+    """An error, a reason."""
+    input: str = ""
+    due: int | None = None
+
+    @property
+    def has_outcome(self) -> bool:
+        return self.state not in (*IN_FLIGHT, "uncertain", "timer")
+
+    @property
+    def is_step(self) -> bool:
+        return self.effect != "timer"
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Input and output tokens the step reported."""
+        return self.usage.get("inputTokens", 0), self.usage.get("outputTokens", 0)
+
+
+@dataclass
+class AttemptRow:
+    """What one attempt wrote."""
+
+    number: int
+    first_seq: int
+    last_seq: int
+    start_epoch_ms: int
+    end_epoch_ms: int
+
+
+@dataclass
+class History:
+    """Grows record by record; `rows` keeps the order in which steps began."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    attempts: dict[int, AttemptRow] = field(default_factory=dict)
+    started: RunStarted | None = None
+    finished: Finished | None = None
+    park: Park | None = None
+    """Set while the newest record is a park."""
+    records: int = 0
+
+    def add(self, records: Iterable[Record]) -> "History":
+        """Take in records; returns itself."""
+        for record in records:
+            self._add(record)
+        return self
+
+    def _add(self, record: Record) -> None:
+        self.records += 1
+        self.park = record if isinstance(record, Park) else None
+        attempt = self.attempts.get(record.attempt)
+        if attempt is None:
+            attempt = AttemptRow(record.attempt, record.seq, record.seq, record.time, record.time)
+            self.attempts[record.attempt] = attempt
+        attempt.last_seq, attempt.end_epoch_ms = record.seq, record.time
+        if isinstance(record, RunStarted):
+            self.started = record
+        elif isinstance(record, Finished):
+            self.finished = record
+        elif isinstance(record, Intent | Timer):
+            self._begin(record)
+        elif (row := self.rows.get(record.key)) is not None:
+            _outcome(row, record)
+
+    def _begin(self, record: Intent | Timer) -> None:
+        row = self.rows.get(record.key)
+        if row is None:
+            effect = record.effect if isinstance(record, Intent) else "timer"
+            row = self.rows[record.key] = Row(record.key, record.name, effect, record.time)
+        row.attempt, row.seq, row.last_epoch_ms, row.state = record.attempt, record.seq, record.time, record.kind
+        if isinstance(record, Intent):
+            row.tries, row.input = record.tries, record.input
+        else:
+            row.due = record.due
+
+    @property
+    def steps(self) -> list[Row]:
+        return [row for row in self.rows.values() if row.is_step]
+
+    @property
+    def last_attempt(self) -> int:
+        return max(self.attempts, default=0)
+
+    def in_flight(self) -> list[Row]:
+        """Steps with an intent and no outcome."""
+        return [row for row in self.steps if row.state in IN_FLIGHT]
+
+    def uncertain(self) -> list[Row]:
+        """Steps that wait for a person."""
+        return [row for row in self.steps if row.state == "uncertain"]
+
+    def recorded(self) -> int:
+        """How many steps have an outcome."""
+        return sum(row.has_outcome for row in self.steps)
+
+    def replayed(self, attempt: int) -> list[Row]:
+        """Steps that `attempt` took from the record instead of running them."""
+        return [row for row in self.steps if row.has_outcome and row.attempt < attempt]
+
+    def usage(self) -> dict[str, int]:
+        """Sums over all steps."""
+        total: dict[str, int] = {}
+        for row in self.steps:
+            for name, number in row.usage.items():
+                total[name] = total.get(name, 0) + number
+        return total
+
+    @property
+    def summary(self) -> str:
+        """The word of the Summary column, as far as the journal alone can tell."""
+        if self.finished is not None:
+            return self.finished.outcome.capitalize()
+        if self.uncertain():
+            return "Uncertain"
+        if self.park is not None:
+            return "Waiting"
+        return "Running" if self.records else "Starting"
+
+
+def _outcome(row: Row, record: Record) -> None:
+    row.attempt, row.seq, row.last_epoch_ms = record.attempt, record.seq, record.time
+    if isinstance(record, Result):
+        row.state, row.took_ms, row.usage = "result", record.took_ms, dict(record.usage or {})
+    elif isinstance(record, Failure):
+        row.state, row.took_ms, row.note = "failure", record.took_ms, f"{record.type}: {record.message}"
+    elif isinstance(record, TryFailed):
+        row.state, row.note = "try_failed", f"{record.type}: {record.message}"
+    elif isinstance(record, Abandoned | Uncertain):
+        row.state, row.note = record.kind, record.reason
+    elif isinstance(record, Settled):
+        row.state = record.decision
+        row.note = f"settled by {record.by}" + (f": {record.reason}" if record.reason else "")
+    elif isinstance(record, Fired):
+        row.state = "fired"

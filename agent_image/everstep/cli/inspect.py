@@ -1,0 +1,155 @@
+"""Reading a run's journal for people: used by `everstep local …` on a laptop and inside the operator's pod by `kubectl everstep`.
+
+Each function takes a store and answers a document of plain JSON data; each `print_…` shows such a document. So a document can
+travel from a pod to a terminal and look the same. Durations are milliseconds, times ISO 8601 in UTC.
+"""
+
+import json
+from typing import Any, TypeAlias
+
+import click
+
+from everstep.cli import show, text
+from everstep.cli.exits import Exit, Refusal
+from everstep.cli.history import History, Row
+from everstep.errors import ConfigError
+from everstep.ids import Seq
+from everstep.journal.chain import Chain
+from everstep.journal.records import decode
+from everstep.journal.store import Head, Store
+from everstep.journal.verify import verify
+
+Document: TypeAlias = dict[str, Any]  # Any: JSON data of mixed types, made here and printed here
+
+
+async def read_history(store: Store, chain: Chain, run: str) -> History:
+    """Everything recorded so far, unproved (`verify` proves). Raises ConfigError for a journal that is not there."""
+    if await store.meta(chain.journal_id) is None:
+        raise ConfigError(f"run {run} has no journal yet: it was never started, or its journal was removed")
+    history = History()
+    async for stored in store.read(chain.journal_id, Seq(0)):
+        history.add([decode(stored.record, stored.seq)])
+    return history
+
+
+def steps_document(run: str, history: History, *, timers: bool = False) -> Document:
+    """{"run", "steps": [{"key", "name", "try", "state", "effect", "tookMs", "inputTokens", …}]}"""
+    rows = list(history.rows.values()) if timers else history.steps
+    return {"run": run, "steps": [_step(row) for row in rows]}
+
+
+def _step(row: Row) -> Document:
+    return {
+        "key": row.key,
+        "name": row.name,
+        "try": row.tries,
+        "state": row.state,
+        "effect": row.effect,
+        "tookMs": row.took_ms,
+        "inputTokens": row.tokens[0],
+        "outputTokens": row.tokens[1],
+        "attempt": row.attempt,
+        "seq": row.seq,
+        "began": text.iso(row.first_epoch_ms),
+        "note": row.note,
+    }
+
+
+def print_steps(document: Document, output: str) -> None:
+    """KEY STEP TRY STATE EFFECT TOOK TOKENS; wide adds ATTEMPT, SEQ and NOTE."""
+    if output == "json":
+        show.as_json(document)
+        return
+    head = ["KEY", "STEP", "TRY", "STATE", "EFFECT", "TOOK", "TOKENS"]
+    rows = []
+    for s in document["steps"]:
+        used = text.tokens((s["inputTokens"], s["outputTokens"]))
+        row = [
+            s["key"],
+            text.clean(s["name"], 60),
+            str(s["try"] or "-"),
+            s["state"],
+            s["effect"],
+            text.took(s["tookMs"]),
+            used,
+        ]
+        if output == "wide":
+            row += [str(s["attempt"]), str(s["seq"]), text.clean(s["note"], 120) or "-"]
+        rows.append(row)
+    if not rows:
+        click.echo(f"run {document['run']} has no steps yet", err=True)
+        return
+    show.table([*head, "ATTEMPT", "SEQ", "NOTE"] if output == "wide" else head, rows)
+
+
+async def result_document(store: Store, chain: Chain, run: str, history: History) -> Document:
+    """{"run", "outcome", "result"} or {"run", "outcome", "type", "message", "data"}. Raises Refusal while there is none."""
+    end = history.finished
+    if end is None:
+        raise Refusal(f"run {run} has no result yet: it is {history.summary}", Exit.WAITING)
+    if end.outcome == "succeeded":
+        return {"run": run, "outcome": end.outcome, "result": await _resolve(store, chain, end.value)}
+    return {"run": run, "outcome": end.outcome, "type": end.type, "message": end.message, "data": end.data}
+
+
+async def _resolve(store: Store, chain: Chain, value: object) -> object:
+    """A value, fetched if the record only names a blob."""
+    if not (isinstance(value, dict) and isinstance(value.get("$blob"), str)):
+        return value
+    raw = await store.blob_get(chain.journal_id, value["$blob"])
+    if raw is None:
+        raise Refusal(f"the result is kept beside the journal and is missing: blob {value['$blob']}", Exit.REFUSED)
+    return json.loads(raw)
+
+
+def print_result(document: Document, output: str) -> int:
+    """The result alone on standard output, or why there is none on standard error; the exit code."""
+    failed = document["outcome"] != "succeeded"
+    if output == "json":
+        show.as_json(document)
+    elif failed:
+        kind = document.get("type") or document["outcome"]
+        click.echo(
+            f"run {document['run']} {document['outcome']}: {text.clean(kind)}: {document.get('message', '')}", err=True
+        )
+    else:
+        click.echo(text.value(document["result"]))
+    return int(Exit.FAILED if failed else Exit.OK)
+
+
+async def verify_document(store: Store, chain: Chain, run: str, anchor: Head | None) -> Document:
+    """{"run", "whole", "verdict", "message", "records", "head", "badSeq", "anchor", "notes"}"""
+    report = await verify(store, chain, chain.journal_id, anchor=anchor)
+    return {
+        "run": run,
+        "journal": chain.journal_id,
+        "whole": report.whole,
+        "verdict": report.verdict.value,
+        "message": report.message,
+        "records": report.head.seq,
+        "head": {"seq": report.head.seq, "hash": report.head.hash},
+        "badSeq": report.bad_seq,
+        "anchor": None if anchor is None else {"seq": anchor.seq, "hash": anchor.hash},
+        "notes": list(report.notes),
+    }
+
+
+def print_verify(document: Document, output: str) -> int:
+    """`monday: whole · 161 records · head 161 4f1c…a9`, or what is wrong; the exit code."""
+    if output == "json":
+        show.as_json(document)
+    else:
+        head = document["head"]
+        end = f"head {head['seq']} {text.short_hash(head['hash'])}"
+        if document["whole"]:
+            click.echo(f"{document['run']}: whole · {text.plural(document['records'], 'record')} · {end}")
+        else:
+            word = "lost" if document["verdict"] in ("lost", "tail-cut") else "tampered"
+            where = "" if document["badSeq"] is None else f" at record {document['badSeq']}"
+            click.echo(f"{document['run']}: {word}{where} · {document['message']} · proved up to {end}")
+        if output == "wide":
+            for note in document["notes"]:
+                click.echo(f"  {note}")
+            if document["anchor"] is None:
+                click.echo("  no anchor was given: a cut of the end could not be seen")
+    return int(Exit.OK if document["whole"] else Exit.REFUSED)

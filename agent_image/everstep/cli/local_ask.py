@@ -1,0 +1,146 @@
+"""`everstep local settle|cancel`: a person's word to a run, through its inbox."""
+
+import asyncio
+import getpass
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from everstep.cli import inspect, text
+from everstep.cli.exits import EPILOG, Exit, Refusal, run_async
+from everstep.cli.history import History, Row
+from everstep.cli.live import LiveOutput
+from everstep.cli.local_run import resume_command, supervise_run
+from everstep.cli.options import directory_option, local_store, need_run, run_argument, with_store
+from everstep.clock import SystemClock
+from everstep.errors import ConfigError
+from everstep.ids import InboxId
+from everstep.journal.chain import Chain
+from everstep.journal.inbox import CancelBody, SettleBody, make_entry
+from everstep.journal.records import canonical
+from everstep.journal.store import Store
+from everstep.local.files import LocalDir
+from everstep.local.locks import FileLock
+from everstep.local.spec import RunSpec
+from everstep.local.supervisor import Options
+
+
+def decision(done: str | None, again: bool, fail: bool) -> tuple[str, object]:
+    """The one decision of --done, --again and --fail, and its value. Raises ConfigError unless exactly one is given."""
+    if (done is not None) + again + fail != 1:
+        raise ConfigError(
+            "say one of --done VALUE (it happened; VALUE is its result), --again (run it), --fail (give it up)"
+        )
+    if done is None:
+        return ("again" if again else "fail"), None
+    try:
+        value = json.loads(done)
+        canonical(value)
+    except ValueError:
+        value = done
+    return "done", value
+
+
+def question(run: str, step: str, open_rows: Sequence[Row]) -> Row:
+    """The uncertain step a person means by `12`, `#12` or its name. Raises ConfigError listing what is open."""
+    key = step.removeprefix("#")
+    found = [r for r in open_rows if r.key == key] or [r for r in open_rows if r.name == step]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(f"{text.clean(r.name)} #{r.key}" for r in open_rows)
+    if found:
+        raise ConfigError(f"step {step!r} of run {run} is uncertain more than once; name one by its key: {there}")
+    if open_rows:
+        raise ConfigError(f"step {step!r} of run {run} is not uncertain; these are: {there}")
+    raise ConfigError(f"nothing is uncertain in run {run}, so there is nothing to settle")
+
+
+@click.command(epilog=EPILOG)
+@run_argument
+@click.argument("step", metavar="STEP")
+@click.option("--done", metavar="VALUE", help="It happened; VALUE (JSON, or text) is its result; null for none.")
+@click.option("--again", is_flag=True, help="Run it again: exactly once more.")
+@click.option("--fail", is_flag=True, help="Let the step fail; the agent sees StepFailed.")
+@click.option("--reason", default="", help="Why; kept in the journal.")
+@directory_option
+def settle(run: str, step: str, done: str | None, again: bool, fail: bool, reason: str, directory: Path) -> None:
+    """Decide a step that may have happened: STEP is its key (12) or name.
+
+    The answer waits in the run's inbox; the run takes it up when it goes on.
+    """
+    where = LocalDir(directory)
+
+    async def send(spec: RunSpec, store: Store) -> None:
+        word, value = decision(done, again, fail)
+        chain = Chain(spec.journal)
+        history = await inspect.read_history(store, chain, run)
+        row = question(run, step, history.uncertain())
+        body = SettleBody(key=row.key, input=row.input, decision=word, value=value, by=_me(), reason=reason)
+        # one id per question: the record that asked it. A second answer to it is refused, a later question is another one.
+        if not await store.inbox_add(spec.journal, make_entry(chain, InboxId(f"settle-{row.seq}"), body)):
+            raise ConfigError(
+                f"step #{row.key} of run {run} was answered already; the run takes that answer up when it goes on"
+            )
+        how = (
+            "goes on now"
+            if FileLock(where.supervisor_lock(spec.run)).is_held()
+            else f"goes on with:\n  {resume_command(spec, where)}"
+        )
+        click.echo(f"{text.clean(row.name)} #{row.key} of run {run} settled as {word} by {_me()}; the run {how}")
+
+    with_store(where, run, send)
+
+
+@click.command(epilog=EPILOG)
+@run_argument
+@click.option("--reason", default="", help="Why; kept in the journal.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS",
+              help="How long to wait for a run that another process supervises.")  # fmt: skip
+@directory_option
+def cancel(run: str, reason: str, timeout_s: float, directory: Path) -> None:
+    """Cancel a run: its agent is told, cleans up, and ends. Starts the agent for that if nothing runs it."""
+    where = LocalDir(directory)
+    sys.exit(run_async(lambda: _cancel(where, run, reason, timeout_s)))
+
+
+async def _cancel(where: LocalDir, run: str, reason: str, timeout_s: float) -> int:
+    spec = need_run(where, run)
+    chain = Chain(spec.journal)
+    store = local_store(where)
+    try:
+        history = await inspect.read_history(store, chain, run)
+        if history.finished is not None:
+            raise ConfigError(f"run {run} is over already: {history.summary}")
+        await store.inbox_add(spec.journal, make_entry(chain, InboxId("cancel-1"), CancelBody(by=_me(), reason=reason)))
+        if FileLock(where.supervisor_lock(spec.run)).is_held():
+            history = await _until_finished(store, chain, run, timeout_s)
+            click.echo(f"run {run} {history.finished.outcome if history.finished else ''}")
+            return int(Exit.OK)
+    finally:
+        await store.aclose()
+    live = LiveOutput(sys.stdout, run, str(where.journal_path), resume_command(spec, where), SystemClock())
+    code = await supervise_run(where, spec, Options(), live, output=None)
+    end = live.history.finished
+    return int(Exit.OK) if end is not None and end.outcome == "cancelled" else code
+
+
+async def _until_finished(store: Store, chain: Chain, run: str, timeout_s: float) -> History:
+    clock = SystemClock()
+    until = clock.monotonic_s() + timeout_s
+    while True:
+        history = await inspect.read_history(store, chain, run)
+        if history.finished is not None:
+            return history
+        if clock.monotonic_s() > until:
+            raise Refusal(f"run {run} was told, but is still {history.summary} after {timeout_s:.0f} s", Exit.WAITING)
+        await asyncio.sleep(0.2)
+
+
+def _me() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user in this container
+        return "unknown"

@@ -1,0 +1,219 @@
+"""`everstep local list|get|steps|result|verify`: reading runs."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everstep.cli import inspect, show, text
+from everstep.cli.exits import EPILOG, run_async
+from everstep.cli.history import History
+from everstep.cli.options import directory_option, local_store, need_run, output_option, run_argument, with_store
+from everstep.clock import SystemClock
+from everstep.errors import EverstepError
+from everstep.journal.chain import Chain
+from everstep.journal.store import Head, Store
+from everstep.local.anchors import AnchorFile
+from everstep.local.files import LocalDir
+from everstep.local.locks import FileLock
+from everstep.local.spec import RunSpec
+
+
+@click.command("list", epilog=EPILOG)
+@directory_option
+@output_option("json", "wide")
+def list_runs(directory: Path, output: str | None) -> None:
+    """List the runs of this directory, newest first."""
+    where = LocalDir(directory)
+    documents = run_async(lambda: _list(where))
+    if output == "json":
+        show.as_json(documents)
+        return
+    if not documents:
+        click.echo(f"no runs in {where.root}", err=True)
+        return
+    now = SystemClock().now_epoch_ms()
+    head = ["NAME", "SUMMARY", "STEP", "ATTEMPT", "WAITING", "AGE"]
+    rows = []
+    for d in documents:
+        row = [d["run"], d["summary"], str(d["steps"]["recorded"]), str(d["attempt"])]
+        row += [", ".join(w["name"] for w in d["waiting"]) or "-", text.age(now - d["createdMs"])]
+        if output == "wide":
+            row += [d["entrypoint"], d["lastStep"] or "-", text.tokens((d["inputTokens"], d["outputTokens"]))]
+        rows.append(row)
+    show.table([*head, "ENTRYPOINT", "LAST STEP", "TOKENS"] if output == "wide" else head, rows)
+
+
+async def _list(where: LocalDir) -> list[inspect.Document]:
+    documents = []
+    store = local_store(where)
+    try:
+        for name in where.runs():
+            spec = need_run(where, name)
+            documents.append(await _describe(where, spec, store))
+    finally:
+        await store.aclose()
+    return sorted(documents, key=lambda d: -d["createdMs"])
+
+
+async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Document:
+    """What `get` and `list` show of one run. A journal that cannot be read is told in `problem`."""
+    history, problem = History(), ""
+    try:
+        if where.journal_path.exists() and await store.meta(spec.journal) is not None:
+            history = await inspect.read_history(store, Chain(spec.journal), spec.run)
+        elif (anchor := _anchor(where, spec)) is not None and anchor.seq > 0:
+            problem = f"the journal is gone; its anchor is at record {anchor.seq}"
+    except EverstepError as e:
+        problem = str(e)
+    live = FileLock(where.supervisor_lock(spec.run)).is_held()
+    summary = history.summary
+    if problem:
+        summary = "Unreadable"
+    elif summary in ("Running", "Starting") and not live:
+        summary = "Stopped"
+    used = history.usage()
+    last = next((row for row in reversed(history.steps)), None)
+    return {
+        "run": spec.run,
+        "journal": spec.journal,
+        "summary": summary,
+        "problem": problem,
+        "entrypoint": spec.entrypoint,
+        "goal": spec.goal,
+        "inputs": dict(spec.inputs),
+        "createdMs": spec.created,
+        "supervised": live,
+        "attempt": history.last_attempt,
+        "steps": {"recorded": history.recorded(), "replayed": len(history.replayed(history.last_attempt))},
+        "lastStep": f"{last.name} #{last.key} {last.state}" if last else "",
+        "inputTokens": used.get("inputTokens", 0),
+        "outputTokens": used.get("outputTokens", 0),
+        "records": history.records,
+        "waiting": _waiting(history),
+        "attempts": [vars(a) for a in history.attempts.values()],
+    }
+
+
+def _waiting(history: History) -> list[dict[str, Any]]:  # Any: JSON data
+    if history.park is None:
+        return []
+    return [
+        {
+            "kind": w.kind,
+            "key": w.key,
+            "name": f"{w.name or w.kind} #{w.key}",
+            "reason": w.reason,
+            "due": w.due,
+            "since": w.since,
+        }
+        for w in history.park.waits
+    ]
+
+
+@click.command(epilog=EPILOG)
+@run_argument
+@directory_option
+@output_option("json")
+def get(run: str, directory: Path, output: str | None) -> None:
+    """Show one run: state, what it waits for, head, attempts."""
+    where = LocalDir(directory)
+
+    async def read(spec: RunSpec, store: Store) -> inspect.Document:
+        anchor = _anchor(where, spec)
+        checkpoint = {"seq": anchor.seq, "hash": anchor.hash} if anchor else None
+        return await _describe(where, spec, store) | {"checkpoint": checkpoint}
+
+    document = with_store(where, run, read)
+    if output == "json":
+        show.as_json(document)
+    else:
+        _print_get(document)
+
+
+def _print_get(d: inspect.Document) -> None:
+    now = SystemClock().now_epoch_ms()
+    checkpoint = d["checkpoint"]
+    used = text.tokens((d["inputTokens"], d["outputTokens"]))
+    show.facts(
+        [
+            ("Name", d["run"]),
+            ("Summary", d["summary"]),
+            ("Problem", text.clean(d["problem"])),
+            ("Entrypoint", d["entrypoint"]),
+            ("Goal", text.clean(d["goal"], 200)),
+            ("Inputs", ", ".join(d["inputs"])),
+            ("Created", f"{text.iso(d['createdMs'])} ({text.age(now - d['createdMs'])} ago)"),
+            ("Steps", f"{d['steps']['recorded']} recorded, {d['steps']['replayed']} replayed by the last attempt"),
+            ("Last step", text.clean(d["lastStep"])),
+            ("Tokens", "" if used == "-" else used),
+            ("Journal", f"{d['journal']}, {text.plural(d['records'], 'record')}"),
+            (
+                "Anchor",
+                f"record {checkpoint['seq']}, hash {text.short_hash(checkpoint['hash'])}" if checkpoint else "missing",
+            ),
+        ]
+    )
+    for wait in d["waiting"]:
+        if wait["kind"] == "timer":
+            click.echo(f"Waits for:  {text.clean(wait['name'])} until {text.iso(wait['due'])}")
+        else:
+            click.echo(f"Waits for:  {text.clean(wait['name'])} may have happened: {text.clean(wait['reason'])}")
+            click.echo(f"            everstep local settle {d['run']} {wait['key']} --done VALUE | --again | --fail")
+    if d["attempts"]:
+        click.echo("Attempts:")
+    for a in d["attempts"]:
+        spent = text.took(a["end_epoch_ms"] - a["start_epoch_ms"])
+        click.echo(
+            f"  {a['number']:<4} records {a['first_seq']}-{a['last_seq']}   {text.iso(a['start_epoch_ms'])}   {spent}"
+        )
+
+
+@click.command(epilog=EPILOG)
+@run_argument
+@click.option("--timers", is_flag=True, help="Also list durable timers.")
+@directory_option
+@output_option("json", "wide")
+def steps(run: str, timers: bool, directory: Path, output: str | None) -> None:
+    """List the steps of a run in the order they began."""
+    where = LocalDir(directory)
+
+    async def read(spec: RunSpec, store: Store) -> inspect.Document:
+        return inspect.steps_document(run, await inspect.read_history(store, Chain(spec.journal), run), timers=timers)
+
+    inspect.print_steps(with_store(where, run, read), output or "")
+
+
+@click.command(epilog=EPILOG)
+@run_argument
+@directory_option
+@output_option("json")
+def result(run: str, directory: Path, output: str | None) -> None:
+    """Print the result of a finished run, and nothing else."""
+    where = LocalDir(directory)
+
+    async def read(spec: RunSpec, store: Store) -> inspect.Document:
+        chain = Chain(spec.journal)
+        return await inspect.result_document(store, chain, run, await inspect.read_history(store, chain, run))
+
+    sys.exit(inspect.print_result(with_store(where, run, read), output or ""))
+
+
+@click.command(epilog=EPILOG)
+@run_argument
+@directory_option
+@output_option("json", "wide")
+def verify(run: str, directory: Path, output: str | None) -> None:
+    """Prove the journal whole: every record from the first to the newest anchor, and the chain up to its end."""
+    where = LocalDir(directory)
+
+    async def read(spec: RunSpec, store: Store) -> inspect.Document:
+        return await inspect.verify_document(store, Chain(spec.journal), run, _anchor(where, spec))
+
+    sys.exit(inspect.print_verify(with_store(where, run, read), output or ""))
+
+
+def _anchor(where: LocalDir, spec: RunSpec) -> Head | None:
+    anchor = AnchorFile(where.anchor_path(spec.run), spec.journal).read()
+    return anchor.head if anchor else None

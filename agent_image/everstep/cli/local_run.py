@@ -1,0 +1,241 @@
+"""`everstep local run`: start a run, or go on with it."""
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from everstep.cli import inspect, show
+from everstep.cli.exits import EPILOG, Exit, refusal
+from everstep.cli.live import LiveOutput
+from everstep.cli.options import directory_option, local_store, output_option
+from everstep.clock import SystemClock
+from everstep.contract import ExitCode
+from everstep.errors import ConfigError, EverstepError
+from everstep.ids import JournalId, RunName
+from everstep.journal.chain import Chain
+from everstep.local.files import LocalDir
+from everstep.local.spec import RunSpec, check_entrypoint, check_run_id, check_sizes, differences, load
+from everstep.local.supervisor import Ending, Options, Outcome, Supervisor
+
+
+@click.command(epilog=EPILOG)
+@click.argument("entrypoint", metavar="MODULE:FUNCTION")
+@click.option("--goal", help="What the agent shall do.")
+@click.option(
+    "--goal-file", type=click.File("r", encoding="utf-8"), help="Read the goal from a file; - is standard input."
+)
+@click.option(
+    "--input", "inputs", multiple=True, metavar="NAME=VALUE",
+    help="An input of the agent; VALUE is read as JSON if it is JSON, else as text. Repeatable; wins over --inputs-file.",
+)  # fmt: skip
+@click.option("--inputs-file", type=click.File("r", encoding="utf-8"), help="Inputs as one JSON object.")
+@click.option("--run-id", help="Name of the run; the same command again goes on with it. Default: a fresh name.")
+@directory_option
+@click.option("--supervise/--no-supervise", default=True, show_default=True,
+              help="--no-supervise: one attempt in this very process, which keeps the terminal (for a debugger).")  # fmt: skip
+@click.option("--wait", is_flag=True, help="Wait for a person's answer instead of leaving the run parked (exit 3).")
+@click.option("--grace", "grace_s", type=click.FloatRange(min=0), default=Options.grace_s, show_default=True, metavar="SECONDS",
+              help="Time for the step in flight after Ctrl-C.")  # fmt: skip
+@output_option("json")
+def run(
+    entrypoint: str,
+    goal: str | None,
+    goal_file: TextIO | None,
+    inputs: tuple[str, ...],
+    inputs_file: TextIO | None,
+    run_id: str | None,
+    directory: Path,
+    supervise: bool,
+    wait: bool,
+    grace_s: float,
+    output: str | None,
+) -> None:
+    """Run an agent here, journaled, and start it again after every loss.
+
+    The same command again, after a kill -9 of the agent, of this command, or of the machine, goes on with the run: recorded steps
+    are replayed, not repeated. A finished run prints its result.
+
+    \b
+    everstep local run triage:run --goal "Triage the backlog" --input backlog=tickets.json --run-id monday
+    """
+    try:
+        wanted = _goal(goal, goal_file)
+        given = _inputs(inputs, inputs_file)
+        check_entrypoint(entrypoint)
+        check_sizes(wanted, given)
+        where = LocalDir(directory)
+        where.create()
+        spec = _spec(where, entrypoint, wanted, given, run_id)
+        options = Options(grace_s=grace_s, wait_for_people=wait)
+        code = asyncio.run(_run(where, spec, options, supervise, output))
+    except EverstepError as e:
+        raise refusal(e) from e
+    sys.exit(code)
+
+
+def _goal(goal: str | None, goal_file: TextIO | None) -> str:
+    if (goal is None) == (goal_file is None):
+        raise ConfigError("give the goal either by --goal TEXT or by --goal-file FILE")
+    if goal_file is None:
+        return goal or ""
+    try:
+        return goal_file.read()
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"--goal-file {goal_file.name}: not UTF-8 text: {e}") from e
+
+
+def _inputs(pairs: tuple[str, ...], inputs_file: TextIO | None) -> dict[str, object]:
+    inputs: dict[str, object] = {}
+    if inputs_file is not None:
+        try:
+            inputs = json.load(inputs_file)
+        except ValueError as e:
+            raise ConfigError(f"--inputs-file {inputs_file.name}: not JSON: {e}") from e
+        if not isinstance(inputs, dict):
+            raise ConfigError(
+                f'--inputs-file {inputs_file.name}: must hold one JSON object, like {{"backlog": "tickets.json"}}'
+            )
+    seen: set[str] = set()
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"--input {pair!r}: write NAME=VALUE, where NAME is a parameter of the agent's function")
+        if name in seen:
+            raise ConfigError(f"--input {name}: given twice")
+        seen.add(name)
+        try:
+            inputs[name] = json.loads(value)
+        except ValueError:
+            inputs[name] = value
+    return inputs
+
+
+def _spec(where: LocalDir, entrypoint: str, goal: str, inputs: dict[str, object], run_id: str | None) -> RunSpec:
+    """The run to go on with, or a new one. Raises ConfigError naming every difference to what it was started with."""
+    clock = SystemClock()
+    name = (
+        check_run_id(run_id)
+        if run_id is not None
+        else RunName(f"{entrypoint.partition(':')[0][:40]}-{clock.nonce()[:6]}")
+    )
+    old = load(where.spec_path(name))
+    if old is None:
+        journal = JournalId(f"{name}.{clock.nonce()[:16]}")
+        spec = RunSpec(name, journal, entrypoint, goal, inputs, str(Path.cwd()), clock.now_epoch_ms())
+        spec.save(where.spec_path(name))
+        return spec
+    found = differences(old, entrypoint=entrypoint, goal=goal, inputs=inputs)
+    if found:
+        raise ConfigError(
+            f"run {name} exists and was started otherwise:\n  " + "\n  ".join(found)
+            + "\nGo on with it by its own values, or choose another --run-id for a new run."
+        )  # fmt: skip
+    return replace(old, directory=str(Path.cwd()))  # the module is looked for where the command is given
+
+
+async def _run(where: LocalDir, spec: RunSpec, options: Options, supervise: bool, output: str | None) -> int:
+    as_json = output == "json"
+    live = LiveOutput(
+        sys.stderr if as_json else sys.stdout,
+        spec.run,
+        _relative(where.journal_path),
+        resume_command(spec, where),
+        SystemClock(),
+    )
+    if as_json:
+        options = replace(options, stdout_fd=sys.stderr.fileno())  # standard output is for the document alone
+    return await supervise_run(where, spec, options, live, output=output, foreground=not supervise)
+
+
+async def supervise_run(
+    where: LocalDir, spec: RunSpec, options: Options, live: LiveOutput, *, output: str | None, foreground: bool = False
+) -> int:
+    """Supervise a run in this process, with its signals; prints the end and answers the exit code."""
+    store = local_store(where)
+    supervisor = Supervisor(where, spec, store, live, dict(os.environ), options)
+    caught: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        caught.append(number)
+        supervisor.request_stop()
+
+    try:
+        if foreground:
+            live.say(f"run {spec.run} · one attempt in this process · journal {live.journal}", "bold")
+            outcome = await supervisor.become_agent()
+        else:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, stop, number)
+            outcome = await supervisor.run()
+        code = _close(live, outcome, caught)
+        if outcome.ending is Ending.FINISHED:
+            document = await inspect.result_document(store, Chain(spec.journal), spec.run, live.history)
+            if output == "json":
+                show.as_json(document | {"steps": _counts(live), "attempts": live.history.last_attempt})
+            elif code == Exit.OK:
+                inspect.print_result(document, "text")
+        elif output == "json":
+            show.as_json({"run": spec.run, "outcome": None, "ending": outcome.ending.value, "steps": _counts(live)})
+        return int(code)
+    finally:
+        await store.aclose()
+
+
+def _close(live: LiveOutput, outcome: Outcome, caught: list[signal.Signals]) -> Exit:
+    """Print why it is over; the exit code."""
+    if outcome.ending is Ending.FINISHED:
+        live.finished()
+        end = live.history.finished
+        return Exit.OK if end is not None and end.outcome == "succeeded" else Exit.FAILED
+    if outcome.ending is Ending.WAITING:
+        return Exit.WAITING
+    if outcome.ending is Ending.INTERRUPTED:
+        live.stopped()
+        return Exit.INTERRUPTED if caught[:1] == [signal.SIGINT] else Exit.TERMINATED
+    if outcome.ending is Ending.GIVEN_UP:
+        live.given_up(outcome.status)
+        return Exit.FAILED
+    live.refused(outcome.status, outcome.said)
+    return Exit.USAGE if outcome.status == ExitCode.BAD_CONFIG else Exit.REFUSED
+
+
+def _counts(live: LiveOutput) -> dict[str, int]:
+    """How many steps have an outcome, and how many of them the last attempt took from the record."""
+    return {"recorded": live.history.recorded(), "replayed": len(live.history.replayed(live.history.last_attempt))}
+
+
+def resume_command(spec: RunSpec, where: LocalDir) -> str:
+    """The command line that goes on with a run."""
+    goal = spec.goal if len(spec.goal) <= 200 else "…"
+    words = ["everstep", "local", "run", spec.entrypoint, "--goal", goal]
+    for name, value in spec.inputs.items():
+        words += ["--input", f"{name}={_input_text(value)}"]
+    words += ["--run-id", spec.run]
+    if where.root != Path(".everstep"):
+        words += ["--dir", str(where.root)]
+    return shlex.join(words)
+
+
+def _input_text(value: object) -> str:
+    """How a value is written after --input NAME=, so that it is read back alike."""
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except ValueError:
+            return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _relative(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd())) if path.is_absolute() else str(path)
+    except ValueError:
+        return str(path)
