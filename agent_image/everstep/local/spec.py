@@ -77,7 +77,7 @@ def check_run_id(text: str) -> RunName:
 
 def check_entrypoint(text: str) -> str:
     """`module:function`. Raises ConfigError that shows the right form."""
-    if not _ENTRYPOINT.match(text):
+    if not _ENTRYPOINT.match(text) or text.partition(":")[0].endswith(".py"):
         module, _, function = text.partition(":")
         guess = f"{module.removesuffix('.py').replace('/', '.').strip('.') or 'module'}:{function or 'run'}"
         raise ConfigError(f"entrypoint {text!r}: write MODULE:FUNCTION, for example {guess}")
