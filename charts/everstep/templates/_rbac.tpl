@@ -8,9 +8,16 @@
 - apiGroups: [everstep.dev]
   resources: [agentruns/status]
   verbs: [patch]
+# Pods and Secrets name their run as owner with blockOwnerDeletion; some clusters (OpenShift) ask for this right then.
+- apiGroups: [everstep.dev]
+  resources: [agentruns/finalizers]
+  verbs: [update]
 - apiGroups: [everstep.dev]
   resources: [humanrequests]
   verbs: [get, list, watch, create]
+- apiGroups: [everstep.dev]
+  resources: [humanrequests/status]
+  verbs: [patch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
@@ -24,7 +31,7 @@
   verbs: [get]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [get, create, patch]
 {{- end }}
 
 {{/* In its own namespace: the keys that sign journals, the included Redis' passwords. create cannot be limited by name. */}}

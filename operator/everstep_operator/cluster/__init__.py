@@ -13,6 +13,7 @@ Rights the operator needs, in each watched namespace or cluster-wide (watch and 
     everstep.dev  agentruns/status         patch
     everstep.dev  agentruns/finalizers     update                     owner references with blockOwnerDeletion, where enforced
     everstep.dev  humanrequests            get list watch create
+    everstep.dev  humanrequests/status     patch
     core          pods                     get list watch create delete
     core          secrets                  get create                 a run's own Secret; goalFrom
     core          configmaps               get                        goalFrom

@@ -18,7 +18,7 @@ PAGE_OBJECTS: Final = 500
 
 
 @dataclass(frozen=True)
-class RunRef:
+class ListedRun:
     """What a LIST of runs tells: where one is and which one it is. Never a verdict."""
 
     namespace: str
@@ -38,12 +38,12 @@ class Cluster:
         """Live GET; None on 404."""
         return await self._get(_runs(namespace, name))
 
-    async def list_runs(self, namespaces: Sequence[str]) -> AsyncIterator[RunRef]:
+    async def list_runs(self, namespaces: Sequence[str]) -> AsyncIterator[ListedRun]:
         """Every run of these namespaces (empty: of the cluster), in pages, metadata only."""
         for namespace in namespaces or ("",):
             async for item in self._pages(_runs(namespace)):
                 meta = item.get("metadata") or {}
-                yield RunRef(meta.get("namespace", namespace), meta["name"], meta["uid"])
+                yield ListedRun(meta.get("namespace", namespace), meta["name"], meta["uid"])
 
     async def patch_status(self, namespace: str, name: str, operations: Sequence[Mapping[str, Any]]) -> Json:
         """Patch the status subresource. TestFailed or Conflict: nothing was written, observe again."""
@@ -107,6 +107,11 @@ class Cluster:
     async def create_request(self, namespace: str, request: Mapping[str, Any]) -> Json:
         """POST. AlreadyExists: somebody has the name; whose it is must be read."""
         return await self._api.write("POST", _requests(namespace), request)
+
+    async def patch_request_status(self, namespace: str, name: str, operations: Sequence[Mapping[str, Any]]) -> Json:
+        """JSON patch of the status of a HumanRequest, guarded by the tests in it."""
+        path = _requests(namespace, name) + "/status"
+        return await self._api.write("PATCH", path, list(operations), content_type=JSON_PATCH)
 
     # --- events
 

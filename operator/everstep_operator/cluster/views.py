@@ -4,7 +4,6 @@ A pod is read from its container `agent` alone: a sidecar must neither keep a de
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -13,6 +12,8 @@ from pydantic import ValidationError
 from everstep.contract import AGENT_CONTAINER
 from everstep.ids import Attempt, EpochMs, JournalId, RunName
 from everstep_operator.api.models import AgentRunStatus, read_spec, read_status
+from everstep_operator.api.times import epoch_ms
+from everstep_operator.api.words import LABEL_ATTEMPT
 from everstep_operator.cluster.api import Json
 from everstep_operator.decide.model import (
     Answer,
@@ -24,18 +25,6 @@ from everstep_operator.decide.model import (
     RequestView,
     RunView,
 )
-
-ATTEMPT_LABEL: Final = "everstep.dev/attempt"
-
-
-def epoch_ms(text: object) -> EpochMs | None:
-    """RFC 3339 to epoch milliseconds; None for what is absent or is no time."""
-    if not isinstance(text, str) or not text:
-        return None
-    try:
-        return EpochMs(int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000))
-    except ValueError:
-        return None
 
 
 def run_view(run: Json) -> RunView:
@@ -79,7 +68,7 @@ def controller_uid(thing: Json) -> str:
 def pod_view(pod: Json, run_uid: str, *, node_view: NodeView | None = None, gone: bool = False) -> PodView:
     """A pod with the label of the run `run_uid`."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    number = _whole((meta.get("labels") or {}).get(ATTEMPT_LABEL))
+    number = _whole((meta.get("labels") or {}).get(LABEL_ATTEMPT))
     return PodView(
         name=meta["name"],
         uid=meta["uid"],
@@ -145,6 +134,7 @@ def request_view(request: Json) -> RequestView:
         key=str(spec.get("key") or ""),
         arguments_digest=str(spec.get("argumentsDigest") or ""),
         response=answer,
+        state=str((request.get("status") or {}).get("state") or ""),
         prompt=str(spec.get("prompt") or ""),
     )
 
