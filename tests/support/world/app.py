@@ -81,7 +81,7 @@ async def _mails(http: web.Request) -> web.Response:
 
 async def _mail_probe(http: web.Request) -> web.Response:
     world, key = http.app[WORLD], http.match_info["key"]
-    request = world.arrived("probe", "", key, _now_ms())
+    request = world.arrived("probe", "", key, _now_ms(), http.remote or "")
     await world.pause("before", request)
     request.done = True
     sent = world.mails.get(key, [])
@@ -92,10 +92,12 @@ async def _serve(
     http: web.Request, kind: Kind, ticket: str, effect: Callable[[World, Request], object]
 ) -> web.Response:
     world = http.app[WORLD]
-    request = world.arrived(kind, ticket, http.headers.get(KEY_HEADER, ""), _now_ms())
+    request = world.arrived(kind, ticket, http.headers.get(KEY_HEADER, ""), _now_ms(), http.remote or "")
     if world.latency_ms[kind]:
         await asyncio.sleep(world.latency_ms[kind] / 1000)
     await world.pause("before", request)
+    if http.transport is None or http.transport.is_closing():
+        return web.Response(status=499)
     answer = effect(world, request)
     await world.pause("after", request)
     return web.json_response(answer, status=200 if kind == "model" or request.deduplicated else 201)

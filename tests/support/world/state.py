@@ -25,15 +25,19 @@ class Request:
     key: str
     """The caller's idempotency key; "" for model calls, which have none."""
     at_epoch_ms: int
+    caller: str = ""
+    """The caller's address: on a cluster each attempt is a pod with one of its own."""
     done: bool = False
-    """The effect happened (False while held before it)."""
+    """The effect happened (False while held before it, or if the caller was gone by then)."""
     deduplicated: bool = False
     """The key was known, so nothing new was made."""
 
 
 @dataclass
 class Hold:
-    """Requests of one kind (and ticket) wait here: "before" their effect, or "after" it, before the reply (M3)."""
+    """Requests of one kind (and ticket) wait here: "before" their effect, or "after" it, before the reply (M3).
+
+    One whose caller is gone when it is released "before" its effect is dropped, as if it had been lost on its way."""
 
     kind: Kind
     ticket: str
@@ -67,9 +71,9 @@ class World:
             for line in log_path.read_text(encoding="utf-8").splitlines():
                 self._replay(json.loads(line))
 
-    def arrived(self, kind: Kind, ticket: str, key: str, at_epoch_ms: int) -> Request:
+    def arrived(self, kind: Kind, ticket: str, key: str, at_epoch_ms: int, caller: str = "") -> Request:
         """Count a request."""
-        request = Request(kind, ticket, key, at_epoch_ms)
+        request = Request(kind, ticket, key, at_epoch_ms, caller)
         self.requests.append(request)
         self._write({"arrived": asdict(request)})
         return request

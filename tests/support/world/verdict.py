@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import dataclass
 
-_TICKET = re.compile(r"^Ticket:\s*(\S+)\s*$", re.MULTILINE)
+_TICKET = re.compile(r"^Ticket:?\s+(\S+)\s*$", re.MULTILINE)
 _FROM = re.compile(r"^From:.*?([\w.+-]+@[\w.-]+)", re.MULTILINE)
 _SUBJECT = re.compile(r"^Subject:\s*(.+?)\s*$", re.MULTILINE)
 
@@ -52,7 +52,7 @@ def read_prompt(prompt: str) -> Reading:
 
 def judge(reading: Reading) -> dict[str, object]:
     """The verdict as `examples/triage.py` wants it: category, priority, title, reply ("" = no mail)."""
-    ticket_text = reading.text[reading.text.find("Ticket:") :].lower()
+    ticket_text = reading.text[reading.text.find("Ticket") :].lower()
     category, priority = next(
         ((name, urgency) for name, urgency, words in _RULES if re.search(words, ticket_text)), ("question", "normal")
     )

@@ -1,0 +1,88 @@
+"""SIGKILL at every named fault point, at its first and at later occurrences, on SQLite and on Redis.
+
+The run must end with the same result, no recorded step may run again, and each effect may have happened once plus once per loss
+that caught that very step in flight; an at_most_once effect exactly once (settled by probe, or by a person after a park).
+Covers failures C13, C14, C15 and E20's counterpart in the agent.
+"""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from everstep.faults import POINTS
+from everstep.ids import JournalId
+from tests.crash.agents import AT_MOST_ONCE, SCRIPT_EFFECTS, SCRIPT_RESULT
+from tests.crash.driver import Driver
+from tests.crash.judge import check, stories
+
+# Attempt 1 of the script runs steps a to i and parks at its long timer; attempt 2 replays them and runs j, k and l. The third
+# intent is c, the sixth f: the at_most_once steps with a probe. In attempt 2 the second is k, which has none.
+PLAN: dict[str, tuple[str, ...]] = {
+    "after_claim": ("after_claim@1=kill", "after_claim@1=kill;after_claim@2=kill", "after_claim@2=kill"),
+    "after_verify": ("after_verify@1=kill", "after_verify@2=kill", "after_verify@1=kill;after_verify@2=kill"),
+    "before_intent": tuple(f"before_intent:{n}=kill" for n in ("1@1", "3@1", "5@1", "9@1", "1@2", "2@2")),
+    "after_intent": tuple(f"after_intent:{n}=kill" for n in ("1@1", "3@1", "6@1", "8@1", "2@2", "3@2")),
+    "in_body": tuple(f"in_body:{n}=kill" for n in ("1@1", "3@1", "4@1", "6@1", "2@2")),
+    "after_effect": tuple(f"after_effect:{n}=kill" for n in ("1@1", "3@1", "6@1", "8@1", "1@2", "2@2")),
+    "after_result": tuple(f"after_result:{n}=kill" for n in ("1@1", "3@1", "6@1", "2@2", "3@2")),
+    "before_append": tuple(f"before_append:{n}=kill" for n in ("1@1", "2@1", "4@1", "7@1", "1@2", "3@2")),
+    "after_append": tuple(f"after_append:{n}=kill" for n in ("1@1", "2@1", "4@1", "7@1", "1@2", "3@2")),
+    "before_retry": ("before_retry:1@1=kill", "before_retry:2@1=kill", "before_retry:1@1=kill;before_retry:1@2=kill"),
+    "before_probe": (
+        "after_intent:3@1=kill;before_probe@2=kill",
+        "after_effect:3@1=kill;before_probe@2=kill;before_probe@3=kill",
+        "after_intent:6@1=kill;before_probe@2=kill",
+    ),
+    "after_probe": (
+        "after_intent:3@1=kill;after_probe@2=kill",
+        "after_effect:3@1=kill;after_probe@2=kill;after_probe@3=kill",
+        "after_intent:6@1=kill;after_probe@2=kill",
+    ),
+    "before_park": ("before_park@1=kill", "after_effect:2@2=kill;before_park@3=kill"),
+    "after_park": ("after_park@1=kill", "after_effect:2@2=kill;after_park@3=kill"),
+    "in_replay": ("in_replay:1@2=kill", "in_replay:4@2=kill", "in_replay:9@2=kill;in_replay:2@3=kill"),
+    "before_finished": ("before_finished@2=kill", "before_finished@2=kill;before_finished@3=kill"),
+    "after_finished": ("after_finished@2=kill",),
+}
+
+
+def test_every_point_of_the_registry_is_planned() -> None:
+    assert set(PLAN) == set(POINTS)
+    for point, specs in PLAN.items():
+        assert all(point in spec for spec in specs)
+
+
+async def _play(store_url: str, home: Path, spec: str, run_key: bytes | None) -> None:
+    journal = "".join(c if c.isalnum() else "-" for c in spec)
+    async with Driver(store_url, JournalId(journal), home / journal, run_key=run_key) as driver:
+        finished = await driver.finish(faults=spec)
+        kills = spec.count("=kill")
+        assert driver.exits.count(-signal.SIGKILL) == kills, (
+            f"{spec}: not every point was reached, exits {driver.exits}"
+        )
+        assert finished.outcome == "succeeded", finished
+        assert finished.value == SCRIPT_RESULT, f"{spec}: another result {finished.value}"
+        assert len(driver.exits) == driver.attempt
+        await check(driver, SCRIPT_EFFECTS, AT_MOST_ONCE)
+
+
+@pytest.mark.parametrize("point", PLAN)
+async def test_sigkill_at(point: str, store_url: str, run_key: bytes | None, tmp_path: Path) -> None:
+    outcomes = await asyncio.gather(
+        *(_play(store_url, tmp_path, spec, run_key) for spec in PLAN[point]), return_exceptions=True
+    )
+    broken = [f"{spec}: {e!r}" for spec, e in zip(PLAN[point], outcomes, strict=True) if e is not None]
+    assert not broken, "\n".join(broken)
+
+
+async def test_without_a_loss_every_effect_happens_once(store_url: str, run_key: bytes | None, tmp_path: Path) -> None:
+    async with Driver(store_url, JournalId("clean"), tmp_path, run_key=run_key) as driver:
+        finished = await driver.finish()
+        assert finished.value == SCRIPT_RESULT
+        assert driver.exits == [0, 0], "one park at the long timer, one end"
+        await check(driver, SCRIPT_EFFECTS, AT_MOST_ONCE)
+        told = stories(await driver.records())
+        assert all(story.lost == 0 and story.uncertain == 0 for story in told.values())
+        assert len(driver.lines()) == len(SCRIPT_EFFECTS) + 2, "only the flaky step was called three times"
