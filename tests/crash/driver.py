@@ -91,6 +91,8 @@ class Driver:
     run_key: bytes | None = None
     env: dict[str, str] = field(default_factory=dict)
     """Added to each process's environment."""
+    bare_inputs: bool = False
+    """The agent takes no `effects`."""
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -122,7 +124,7 @@ class Driver:
         secrets = home / "secrets"
         secrets.mkdir(parents=True)
         (secrets / contract.FILE_GOAL).write_text("go", encoding="utf-8")
-        inputs = {"effects": str(self.effects), **self.inputs}
+        inputs = self.inputs if self.bare_inputs else {"effects": str(self.effects), **self.inputs}
         (secrets / contract.FILE_INPUTS).write_text(json.dumps(inputs), encoding="utf-8")
         (secrets / contract.FILE_STORE_URL).write_text(self.store_url, encoding="utf-8")
         if self.run_key is not None:

@@ -49,7 +49,7 @@ async def _play(store_url: str, home: Path, point: str, run_key: bytes | None) -
         assert await old.wait() == ExitCode.SUPERSEDED, f"{point}: {old.stderr()}"
         termination = old.termination()
         assert termination is not None
-        assert termination.reason is StopReason.SUPERSEDED
+        assert termination.reason is StopReason.FENCED
         await _answer_and_finish(driver)
         await check(driver, SCRIPT_EFFECTS, AT_MOST_ONCE)
         first = [r for r in await driver.records() if r.attempt == 1]
