@@ -1,6 +1,7 @@
 """The project's images: built from a context that has every wheel in it, and only when something in it changed.
 
-A Dockerfile gets the build argument BASE_IMAGE and a context with `wheels/` (the project and all it depends on), and
+A Dockerfile gets the build argument BASE_IMAGE and a context with `wheels/` (the project and all it depends on), `dependencies/`
+(the same without the project, and a requirements file per extra, so that a layer of them survives changes of the project), and
 `agent_image/`, `operator/`, `tests/support/` and `tests/__init__.py` as they are in the repository.
 """
 
@@ -10,7 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.kind import node_image, route, versions, wheelhouse
@@ -116,7 +117,10 @@ def build(
                 with reporter.step("project wheel and build context"):
                     make_context(context, wheels, repository)
                 steps = [_build_step(recipe, context, base, _image_key(key, recipe, repository)) for recipe in stale]
-                run_plan(steps, reporter, workers=2)
+                # One goes ahead: builds that begin with the same layers at once would each cache their own copy of them.
+                run_plan(
+                    [steps[0], *(replace(step, needs=(steps[0].name,)) for step in steps[1:])], reporter, workers=2
+                )
         _tag_redis(base, reporter)
     tags = [recipe.tag for recipe in recipes]
     reporter.say(f"images up to date: {', '.join([*tags, REDIS_TAG])}")
@@ -128,10 +132,15 @@ def _image_key(key: str, recipe: Recipe, repository: Path) -> str:
 
 
 def make_context(context: Path, wheels: Path, repository: Path) -> None:
-    """Fill a build context: the wheelhouse with the project's own wheel, and the sources that Dockerfiles copy from."""
-    (context / "wheels").mkdir()
-    for wheel in wheels.iterdir():
-        (context / "wheels" / wheel.name).hardlink_to(wheel)
+    """Fill a build context: the wheelhouse with and without the project, and the sources that Dockerfiles copy from."""
+    for folder in ("wheels", "dependencies"):
+        (context / folder).mkdir()
+        for wheel in wheels.iterdir():
+            (context / folder / wheel.name).hardlink_to(wheel)
+    pyproject = (repository / "pyproject.toml").read_text()
+    for extra in wheelhouse.EXTRAS:
+        needs = wheelhouse.requirements(pyproject, (extra,))
+        (context / "dependencies" / f"{extra}.txt").write_text("\n".join(needs) + "\n")
     wheelhouse.project_wheel(repository, context / "wheels")
     for source in SOURCES:
         if (repository / source).is_dir():
