@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from everstep.cli import text
-from everstep.cli.history import History
-from everstep.cli.local_ask import decision, question
+from everstep.cli.history import History, Row
 from everstep.cli.local_run import _inputs, resume_command
+from everstep.cli.questions import decision, pick
 from everstep.errors import ConfigError
 from everstep.ids import JournalId, RunName
 from everstep.journal.records import (
@@ -128,6 +128,10 @@ def test_decision_is_exactly_one() -> None:
             decision(*given)
 
 
+def ask(step: str, rows: list[Row]) -> Row:
+    return pick("m", step, rows, lambda r: r.key, lambda r: r.name)
+
+
 def test_question_is_found_by_key_hash_key_or_only_name_and_else_all_are_listed() -> None:
     """C35: an answer names its question; a bare one is refused if several wait."""
     journal = Journal()
@@ -135,15 +139,15 @@ def test_question_is_found_by_key_hash_key_or_only_name_and_else_all_are_listed(
         journal.add(Intent, key=key, name=name, effect="at_most_once", input="i", idem="k")
         journal.add(Uncertain, 2, key=key, name=name, reason="r")
     rows = History().add(journal.records).uncertain()
-    assert question("m", "3", rows).key == "3"
-    assert question("m", "#t0/1", rows).key == "t0/1"
-    assert question("m", "send_mail", rows).key == "5"
+    assert ask("3", rows).key == "3"
+    assert ask("#t0/1", rows).key == "t0/1"
+    assert ask("send_mail", rows).key == "5"
     with pytest.raises(ConfigError, match="more than once; name one by its key: pay #3, send_mail #5, pay #t0/1"):
-        question("m", "pay", rows)
+        ask("pay", rows)
     with pytest.raises(ConfigError, match="'9' of run m is not uncertain; these are: pay #3"):
-        question("m", "9", rows)
+        ask("9", rows)
     with pytest.raises(ConfigError, match="nothing is uncertain in run m"):
-        question("m", "3", [])
+        ask("3", [])
 
 
 def test_inputs_are_json_or_text() -> None:

@@ -2,60 +2,28 @@
 
 import asyncio
 import getpass
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from everstep.cli import inspect, text
 from everstep.cli.exits import EPILOG, Exit, Refusal, run_async
-from everstep.cli.history import History, Row
+from everstep.cli.history import History
 from everstep.cli.live import LiveOutput
 from everstep.cli.local_run import resume_command, supervise_run
 from everstep.cli.options import directory_option, local_store, need_run, run_argument, with_store
+from everstep.cli.questions import decision, pick
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError
 from everstep.ids import InboxId
 from everstep.journal.chain import Chain
 from everstep.journal.inbox import CancelBody, SettleBody, make_entry
-from everstep.journal.records import canonical
 from everstep.journal.store import Store
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock
 from everstep.local.spec import RunSpec
 from everstep.local.supervisor import Options
-
-
-def decision(done: str | None, again: bool, fail: bool) -> tuple[str, object]:
-    """The one decision of --done, --again and --fail, and its value. Raises ConfigError unless exactly one is given."""
-    if (done is not None) + again + fail != 1:
-        raise ConfigError(
-            "say one of --done VALUE (it happened; VALUE is its result), --again (run it), --fail (give it up)"
-        )
-    if done is None:
-        return ("again" if again else "fail"), None
-    try:
-        value = json.loads(done)
-        canonical(value)
-    except ValueError:
-        value = done
-    return "done", value
-
-
-def question(run: str, step: str, open_rows: Sequence[Row]) -> Row:
-    """The uncertain step a person means by `12`, `#12` or its name. Raises ConfigError listing what is open."""
-    key = step.removeprefix("#")
-    found = [r for r in open_rows if r.key == key] or [r for r in open_rows if r.name == step]
-    if len(found) == 1:
-        return found[0]
-    there = ", ".join(f"{text.clean(r.name)} #{r.key}" for r in open_rows)
-    if found:
-        raise ConfigError(f"step {step!r} of run {run} is uncertain more than once; name one by its key: {there}")
-    if open_rows:
-        raise ConfigError(f"step {step!r} of run {run} is not uncertain; these are: {there}")
-    raise ConfigError(f"nothing is uncertain in run {run}, so there is nothing to settle")
 
 
 @click.command(epilog=EPILOG)
@@ -77,7 +45,7 @@ def settle(run: str, step: str, done: str | None, again: bool, fail: bool, reaso
         word, value = decision(done, again, fail)
         chain = Chain(spec.journal)
         history = await inspect.read_history(store, chain, run)
-        row = question(run, step, history.uncertain())
+        row = pick(run, step, history.uncertain(), lambda r: r.key, lambda r: r.name)
         body = SettleBody(key=row.key, input=row.input, decision=word, value=value, by=_me(), reason=reason)
         # one id per question: the record that asked it. A second answer to it is refused, a later question is another one.
         if not await store.inbox_add(spec.journal, make_entry(chain, InboxId(f"settle-{row.seq}"), body)):

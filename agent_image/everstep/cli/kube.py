@@ -1,0 +1,151 @@
+"""The only caller of a cluster in the command line: it runs kubectl, whose plugin this is.
+
+So contexts, credentials, proxies and exec plugins are kubectl's own, and nothing here keeps a second idea of them. Messages of
+the API server reach the person as kubectl words them.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from everstep.cli.exits import Exit, Refusal
+
+F = TypeVar("F", bound=Callable[..., Any])  # Any: commands take whatever their options say
+
+RUNS = "agentruns.everstep.dev"
+REQUESTS = "humanrequests.everstep.dev"
+OPERATOR_SELECTOR = "app.kubernetes.io/part-of=everstep,app.kubernetes.io/component=operator"
+DEFAULT_OPERATOR_NAMESPACE = "everstep-system"
+
+
+def cluster_options(command: F) -> F:
+    """The flags by which kubectl chooses a cluster and a namespace."""
+    for option in (
+        click.option("--kubeconfig", metavar="FILE", help="As kubectl's."),
+        click.option("--context", metavar="NAME", help="As kubectl's."),
+        click.option("-n", "--namespace", metavar="NAME", help="As kubectl's; default: the context's own."),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """kubectl with a person's choice of cluster and namespace."""
+
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: str | None = None
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:  # Any: a Kubernetes object
+        """One object. Raises Refusal with the API server's words."""
+        return self._json("get", kind, name, "--output=json")
+
+    def find(self, kind: str, *arguments: str) -> list[dict[str, Any]]:  # Any: Kubernetes objects
+        """The objects of a list."""
+        items = self._json("get", kind, *arguments, "--output=json").get("items", [])
+        return list(items)
+
+    def patch(self, kind: str, name: str, body: object, how: str = "merge") -> None:
+        """Patch an object; `how` is merge or json."""
+        self.output("patch", kind, name, f"--type={how}", f"--patch={json.dumps(body)}")
+
+    def user(self) -> str:
+        """The name by which the API server knows whoever runs this."""
+        name = self._json("auth", "whoami", "--output=json").get("status", {}).get("userInfo", {}).get("username")
+        if not isinstance(name, str):
+            raise Refusal("`kubectl auth whoami` names no user; Kubernetes 1.28 or newer is needed", Exit.FAILED)
+        return name
+
+    def output(self, *arguments: str, namespace: str | None = None) -> str:
+        """Standard output of a kubectl command. Raises Refusal with its standard error if it fails."""
+        command = self.command(*arguments, namespace=namespace)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Refusal(done.stderr.strip() or f"`{' '.join(command)}` ended with {done.returncode}", Exit.FAILED)
+        return done.stdout
+
+    def become(self, *arguments: str) -> None:
+        """Replace this process by a kubectl command (watching, tables)."""
+        sys.stdout.flush()
+        command = self.command(*arguments)
+        os.execv(command[0], command)
+
+    def command(self, *arguments: str, namespace: str | None = None) -> list[str]:
+        """The command line. `namespace` wins over the person's choice."""
+        flags = []
+        for name, value in (
+            ("kubeconfig", self.kubeconfig),
+            ("context", self.context),
+            ("namespace", namespace or self.namespace),
+        ):
+            if value:
+                flags.append(f"--{name}={value}")
+        verb, *rest = arguments
+        return [_binary(), verb, *flags, *rest]
+
+    def _json(self, *arguments: str) -> dict[str, Any]:  # Any: JSON data
+        data = json.loads(self.output(*arguments))
+        if not isinstance(data, dict):
+            raise Refusal(f"kubectl {arguments[0]} answered no object", Exit.FAILED)
+        return data
+
+
+def operator_place(kubectl: Kubectl, given: str | None) -> tuple[str, str]:
+    """(namespace, deployment) of the operator. Raises Refusal saying which flag helps."""
+    where = [f"--namespace={given}"] if given else ["--all-namespaces"]
+    everywhere = Kubectl(given, kubectl.context, kubectl.kubeconfig)
+    try:
+        found = everywhere.find("deployments", *where, f"--selector={OPERATOR_SELECTOR}")
+    except Refusal:
+        if given:
+            raise
+        # who may not list the whole cluster may still read the usual namespace
+        everywhere = Kubectl(DEFAULT_OPERATOR_NAMESPACE, kubectl.context, kubectl.kubeconfig)
+        found = everywhere.find("deployments", f"--selector={OPERATOR_SELECTOR}")
+    places = [(str(d["metadata"]["namespace"]), str(d["metadata"]["name"])) for d in found]
+    if len(places) == 1:
+        return places[0]
+    if not places:
+        raise Refusal("no operator was found; name its namespace with --operator-namespace", Exit.FAILED)
+    shown = ", ".join(namespace for namespace, _ in places)
+    raise Refusal(f"there are several operators ({shown}); choose one with --operator-namespace", Exit.FAILED)
+
+
+def ask_operator(kubectl: Kubectl, operator_namespace: str | None, question: Sequence[str]) -> dict[str, Any]:
+    """Run `python -m everstep_operator.inspect …` in the operator's pod, which alone reaches the journal; its document.
+
+    Any: JSON data. Raises Refusal: what the pod said, with its exit code. Needs the right `create pods/exec` in the operator's
+    namespace."""
+    namespace, deployment = operator_place(kubectl, operator_namespace)
+    command = (
+        "exec",
+        f"deployment/{deployment}",
+        "--container=operator",
+        "--",
+        "python",
+        "-m",
+        "everstep_operator.inspect",
+    )
+    text = kubectl.output(*command, *question, namespace=namespace)
+    try:
+        document = json.loads(text)
+    except ValueError as e:
+        raise Refusal(f"the operator's pod answered no document: {text[:200]!r}", Exit.FAILED) from e
+    if "error" in document:
+        raise Refusal(str(document["error"]), Exit(document.get("exit", Exit.FAILED)))
+    return dict(document)
+
+
+def _binary() -> str:
+    found = os.environ.get("KUBECTL") or shutil.which("kubectl")
+    if not found:
+        raise Refusal("kubectl is not on the PATH; install it, or name it in KUBECTL", Exit.FAILED)
+    return found

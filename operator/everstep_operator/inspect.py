@@ -1,0 +1,114 @@
+"""`python -m everstep_operator.inspect result|steps|verify …`: one JSON document about a run's journal, on standard output.
+
+Run by `kubectl everstep` through `kubectl exec`, since only the operator's pod reaches the journal and its keys; the right to it
+is `create pods/exec` in the operator's namespace. It reads and never writes. What goes wrong is a document, too:
+{"error": message, "exit": code for the person's terminal}.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from everstep.cli import inspect
+from everstep.cli.exits import Exit, Refusal, refusal
+from everstep.clock import SystemClock
+from everstep.errors import ConfigError, EverstepError
+from everstep.ids import JournalId, RecordHash, Seq
+from everstep.journal.chain import Chain
+from everstep.journal.open import open_store
+from everstep.journal.store import Head, Store
+from everstep_operator.cluster.api import KubeApi, TokenBucket, load_client
+from everstep_operator.cluster.client import Cluster
+from everstep_operator.journal_view import KEY_ID_FIELD
+from everstep_operator.keyring import KeyRing, read_keys
+from everstep_operator.settings import Settings
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the document."""
+    arguments = _parser().parse_args(argv)
+    try:
+        document = asyncio.run(answer(arguments, Settings.from_env(os.environ)))
+    except Refusal as e:
+        document = {"error": e.message, "exit": e.exit_code}
+    except EverstepError as e:
+        said = refusal(e)
+        document = {"error": said.message, "exit": said.exit_code}
+    json.dump(document, sys.stdout)
+    sys.stdout.write("\n")
+
+
+async def answer(arguments: argparse.Namespace, settings: Settings) -> inspect.Document:
+    """The document that was asked for. Raises Refusal, EverstepError."""
+    store = open_store(settings.store_url, installation=settings.installation, ca_path=settings.store_ca_file or None)
+    try:
+        async with asyncio.timeout(max(30.0, settings.store_timeout_s)):
+            return await _answer(arguments, settings, store)
+    except TimeoutError as e:
+        raise Refusal("the journal store did not answer in time", Exit.UNREACHABLE) from e
+    finally:
+        await store.aclose()
+
+
+async def _answer(arguments: argparse.Namespace, settings: Settings, store: Store) -> inspect.Document:
+    journal, run = JournalId(arguments.journal), str(arguments.run)
+    if arguments.verb == "verify":
+        anchor = _anchor(arguments.anchor)
+        chain = await _chain(store, journal, anchor, await _keys(settings))
+        return await inspect.verify_document(store, chain, run, anchor)
+    chain = Chain(journal)  # reading needs no key; `verify` proves
+    history = await inspect.read_history(store, chain, run)
+    if arguments.verb == "steps":
+        return inspect.steps_document(run, history, timers=arguments.timers)
+    return await inspect.result_document(store, chain, run, history)
+
+
+async def _keys(settings: Settings) -> KeyRing:
+    clock = SystemClock()
+    client = await load_client(settings.api_timeout_s)
+    bucket = TokenBucket(settings.api_qps, settings.api_burst, clock.monotonic_s)
+    api = KubeApi(client, bucket, timeout_s=settings.api_timeout_s)
+    where = f"Secret {settings.operator_namespace}/{settings.key_secret}"
+    try:
+        secret = await Cluster(api).get_secret(settings.operator_namespace, settings.key_secret)
+    finally:
+        await api.aclose()
+    if secret is None:
+        raise ConfigError(f"{where} does not exist, so no journal can be verified; restore it from a backup")
+    return read_keys(secret, where)
+
+
+async def _chain(store: Store, journal: JournalId, anchor: Head | None, ring: KeyRing) -> Chain:
+    meta = await store.meta(journal)
+    named = meta.fields.get(KEY_ID_FIELD, "") if meta else ""
+    key_id = named or ring.key_id_for_anchor(journal, anchor)
+    try:
+        return ring.chain(journal, key_id)
+    except KeyError as e:
+        raise ConfigError(f"the journal was made with operator key {key_id}, which is not in the key Secret") from e
+
+
+def _anchor(given: str | None) -> Head | None:
+    if not given:
+        return None
+    seq, _, digest = given.partition(":")
+    if not seq.isdigit() or len(digest) != 64:
+        raise ConfigError(f"--anchor {given!r}: write SEQ:HASH as in status.checkpoint")
+    return Head(Seq(int(seq)), RecordHash(digest))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m everstep_operator.inspect", description=__doc__)
+    parser.add_argument("verb", choices=["result", "steps", "verify"])
+    parser.add_argument("--run", required=True, help="name of the run, for messages")
+    parser.add_argument("--journal", required=True, help="uid of the AgentRun")
+    parser.add_argument("--anchor", help="SEQ:HASH of status.checkpoint")
+    parser.add_argument("--timers", action="store_true", help="with steps: also durable timers")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
