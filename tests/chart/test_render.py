@@ -69,8 +69,30 @@ def test_rendered_twice_byte_equal(values: Mapping[str, Any]) -> None:
     assert template(values) == template(values)
 
 
-UNEQUAL = {"lookup", "now", "date", "htpasswd", "bcrypt", "derivePassword", "uuidv4", "randInt", "randBytes", "randAlpha", "randAlphaNum",
-           "randAscii", "randNumeric", "genPrivateKey", "genCA", "genCAWithKey", "genSelfSignedCert", "genSignedCert"}  # fmt: skip
+UNEQUAL = {
+    *(
+        "lookup",
+        "now",
+        "date",
+        "htpasswd",
+        "bcrypt",
+        "derivePassword",
+        "uuidv4",
+        "genPrivateKey",
+        "genCA",
+        "genCAWithKey",
+    ),
+    *(
+        "randInt",
+        "randBytes",
+        "randAlpha",
+        "randAlphaNum",
+        "randAscii",
+        "randNumeric",
+        "genSelfSignedCert",
+        "genSignedCert",
+    ),
+}
 
 
 def test_no_template_asks_the_cluster_the_clock_or_chance() -> None:
