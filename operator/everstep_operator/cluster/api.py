@@ -30,6 +30,7 @@ from everstep_operator.errors import (
 Json: TypeAlias = dict[str, Any]  # Any: objects of the API server, read by path and checked where they are used
 
 JSON_PATCH: Final = "application/json-patch+json"
+MERGE_PATCH: Final = "application/merge-patch+json"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from everstep_operator.cluster.api import JSON_PATCH, METADATA_ONLY, Json, KubeApi
+from everstep_operator.cluster.api import JSON_PATCH, MERGE_PATCH, METADATA_ONLY, Json, KubeApi
 from everstep_operator.errors import Conflict, NotFound, TestFailed
 
 GROUP_PATH: Final = "/apis/everstep.dev/v1alpha1"
@@ -108,10 +108,11 @@ class Cluster:
         """POST. AlreadyExists: somebody has the name; whose it is must be read."""
         return await self._api.write("POST", _requests(namespace), request)
 
-    async def patch_request_status(self, namespace: str, name: str, operations: Sequence[Mapping[str, Any]]) -> Json:
-        """JSON patch of the status of a HumanRequest, guarded by the tests in it."""
+    async def patch_request_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> Json:
+        """Merge into the status of exactly this HumanRequest; Conflict if another uid has the name."""
         path = _requests(namespace, name) + "/status"
-        return await self._api.write("PATCH", path, list(operations), content_type=JSON_PATCH)
+        body = {"metadata": {"uid": uid}, "status": dict(status)}
+        return await self._api.write("PATCH", path, body, content_type=MERGE_PATCH)
 
     # --- events
 
@@ -126,7 +127,7 @@ class Cluster:
     async def patch_event(self, namespace: str, name: str, fields: Mapping[str, Any]) -> Json:
         """Merge-patch count and times."""
         path = _core(namespace, "events", name)
-        return await self._api.write("PATCH", path, fields, content_type="application/merge-patch+json")
+        return await self._api.write("PATCH", path, fields, content_type=MERGE_PATCH)
 
     # --- common
 

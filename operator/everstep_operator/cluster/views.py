@@ -4,6 +4,7 @@ A pod is read from its container `agent` alone: a sidecar must neither keep a de
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -65,7 +66,7 @@ def controller_uid(thing: Json) -> str:
     return next((owner.get("uid", "") for owner in owners if owner.get("controller")), "")
 
 
-def pod_view(pod: Json, run_uid: str, *, node_view: NodeView | None = None, gone: bool = False) -> PodView:
+def pod_view(pod: Json, run_uid: str, *, gone: bool = False) -> PodView:
     """A pod with the label of the run `run_uid`."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     number = _whole((meta.get("labels") or {}).get(LABEL_ATTEMPT))
@@ -78,7 +79,6 @@ def pod_view(pod: Json, run_uid: str, *, node_view: NodeView | None = None, gone
         created_epoch_ms=epoch_ms(meta.get("creationTimestamp")) or EpochMs(0),
         agent=_container(spec, status),
         node=spec.get("nodeName") or "",
-        node_view=node_view,
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         conditions=tuple(_condition(c) for c in status.get("conditions") or []),
@@ -97,6 +97,11 @@ def in_doubt(pod: PodView) -> bool:
         return True
     ready = next((c for c in pod.conditions if c.type == "Ready"), None)
     return ready is not None and ready.status != "True"
+
+
+def with_node(pod: PodView, node: NodeView | None) -> PodView:
+    """The pod with what is known of its node."""
+    return replace(pod, node_view=node)
 
 
 def node_view(node: Json | None) -> NodeView:
