@@ -20,6 +20,8 @@ MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 NAME_ANNOTATION = "io.containerd.image.name"  # the node's containerd names the image by it
+# What every engine means by a tag that names no registry; part of the image's full name, nothing is asked of it.
+DEFAULT_REGISTRY = "docker.io"
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -63,7 +65,7 @@ def full_name(tag: str) -> str:
     head, _, rest = tag.partition("/")
     if rest and ("." in head or ":" in head or head == "localhost"):
         return tag
-    return f"docker.io/{tag}" if rest else f"docker.io/library/{tag}"
+    return f"{DEFAULT_REGISTRY}/{tag}" if rest else f"{DEFAULT_REGISTRY}/library/{tag}"
 
 
 def _digest(data: bytes) -> str:
