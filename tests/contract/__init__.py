@@ -1,0 +1,1 @@
+"""What the parts promise each other: stores held by one suite, on real servers."""
