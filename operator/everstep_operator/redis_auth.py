@@ -5,7 +5,7 @@ would lock everybody out. So the operator makes the Secret once if it is absent 
 
     users.acl           Redis' ACL file, passwords as SHA-256; Redis' pod mounts this key alone and waits until it exists
     url                 for the operator: this installation's keys, INFO and CONFIG GET
-    agent-url           for agents' pods: this installation's keys, and no command that lists the keys of other runs
+    agent-url           for agents' pods: this installation's keys, without the commands that list, delete or expire keys
     admin-password      user `admin`, every right; for people alone
 
 Without a password Redis answers PING and nothing else, which is what its probes need. The URLs are also written to files in
@@ -37,11 +37,12 @@ KEY_ADMIN_PASSWORD: Final = "admin-password"
 API_TIMEOUT_S: Final = 20.0
 PASSWORD_BYTES: Final = 32
 
-# Commands of the operator and of agents: everything that is neither administrative nor dangerous, on this installation's keys.
+# Everything that is neither administrative nor dangerous, on this installation's keys. Agents' pods may not list, delete,
+# expire or rename keys either: a run knows its own journal by name, and journals of others are none of its business.
 _COMMON: Final = "+@all -@admin -@dangerous"
 _USERS: Final = {
     "operator": f"{_COMMON} +info +config|get",
-    "agent": f"{_COMMON} +info -scan -randomkey",
+    "agent": f"{_COMMON} -@keyspace +exists +info",
 }
 
 
