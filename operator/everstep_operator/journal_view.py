@@ -8,18 +8,18 @@ crash: `view` returns JournalDown with words for the run's condition, and its wr
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final, TypeVar
 
 from everstep.clock import Clock
-from everstep.errors import BadStore, JournalUnavailable, JournalUnreadable
+from everstep.errors import JournalUnavailable, JournalUnreadable
 from everstep.ids import Attempt, EpochMs, InboxId, JournalId, RecordHash, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.inbox import CancelBody, SettleBody, make_entry
 from everstep.journal.progress import Progress
 from everstep.journal.records import Record, decode
-from everstep.journal.store import DurabilityReport, FenceAnswer, FenceReply, Head, Meta, Store, Stored
-from everstep_operator.decide.model import JournalDown, JournalView, News, StoreHealth
+from everstep.journal.store import FenceAnswer, FenceReply, Head, Meta, Store, Stored
+from everstep_operator.decide.model import JournalDown, JournalView, News
 from everstep_operator.keyring import KeyRing
 
 REQUEST_FIELD: Final = "request/"
@@ -34,7 +34,6 @@ PROGRESS_KINDS: Final = ("result", "wait_resolved", "fired", "settled")
 ANSWER_KINDS: Final = ("settled", "wait_resolved", "cancel")
 
 T = TypeVar("T")
-CheckStore = Callable[[Store], Awaitable[DurabilityReport]]
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ class Journals:
                 applied.add(InboxId(str(told["inbox"])))
         return at_anchor, News(progress, frozenset(applied))
 
-    async def deleted_at(self, journal: JournalId) -> Meta | None:
+    async def meta(self, journal: JournalId) -> Meta | None:
         """The meta alone, for the sweeper. Raises JournalUnavailable."""
         return await self._answer(self._store.meta(journal))
 
@@ -227,29 +226,3 @@ def _peek(stored: Stored) -> dict[str, object]:
     except ValueError:
         return {}
     return told if isinstance(told, dict) else {}
-
-
-class StoreCheck:
-    """Keeps the last durability report of the store fresh; `health` is what decide sees."""
-
-    def __init__(self, store: Store, check: CheckStore) -> None:
-        self._store, self._check = store, check
-        self.health = StoreHealth(problems=("the journal store has not been checked yet",))
-
-    async def refresh(self) -> None:
-        """Check now. A store that does not answer keeps the last word, since JournalDown tells of that; one that can never
-        carry a journal becomes a problem."""
-        try:
-            report = await self._check(self._store)
-        except JournalUnavailable as e:
-            log.warning("the journal store could not be checked: %s", e)
-            return
-        except BadStore as e:
-            self.health = StoreHealth(problems=(str(e),))
-            return
-        if report.problems != self.health.problems:
-            for problem in report.problems:
-                log.error("journal store %s: %s", report.server, problem)
-            if not report.problems:
-                log.info("journal store %s is fit to use", report.server)
-        self.health = StoreHealth(problems=report.problems, server=report.server)

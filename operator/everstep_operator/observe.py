@@ -14,8 +14,9 @@ from everstep_operator.cluster import views
 from everstep_operator.cluster.client import Cluster
 from everstep_operator.decide.model import JournalView, NodeView, Observed, PodView, RequestView, RunView
 from everstep_operator.errors import Forbidden
-from everstep_operator.journal_view import Journals, StoreCheck
+from everstep_operator.journal_view import Journals
 from everstep_operator.memory import GoneKey, Memories, RunKey, RunMemory
+from everstep_operator.store_check import StoreCheck
 
 
 class Observer:
