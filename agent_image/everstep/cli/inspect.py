@@ -4,6 +4,7 @@ Each function takes a store and answers a document of plain JSON data; each `pri
 travel from a pod to a terminal and look the same. Durations are milliseconds, times ISO 8601 in UTC.
 """
 
+import hashlib
 import json
 from typing import Any, TypeAlias
 
@@ -99,6 +100,8 @@ async def _resolve(store: Store, chain: Chain, value: object) -> object:
     raw = await store.blob_get(chain.journal_id, value["$blob"])
     if raw is None:
         raise Refusal(f"the result is kept beside the journal and is missing: blob {value['$blob']}", Exit.REFUSED)
+    if hashlib.sha256(raw).hexdigest() != value["$blob"]:
+        raise Refusal(f"journal tampered: the result kept beside it, blob {value['$blob']}, was changed", Exit.REFUSED)
     return json.loads(raw)
 
 
