@@ -105,19 +105,31 @@ def chart_values() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def release(cluster: Cluster, kube: Kube) -> str:
-    """The charts, installed as a user would; removed at the end unless something failed."""
-    namespace(kube, NAMESPACE)
+def api_server() -> Kube:
+    """kubectl with the chart everstep-crds installed and none of our images needed: CRDs, policy, roles for people."""
+    found = api.ensure_cluster("everstep")
+    chart = ROOT / "charts/everstep-crds"
+    # Another release (the demo's) may have brought the same objects; whoever installs last owns them, nobody removes them.
     helm(
-        cluster,
+        found,
         "upgrade",
         "--install",
         "everstep-crds",
-        str(ROOT / "charts/everstep-crds"),
+        str(chart),
         "-n",
         SYSTEM,
         "--create-namespace",
+        "--take-ownership",
     )
+    view = Kube(found)
+    view("wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=everstep", "--timeout=60s")
+    return view
+
+
+@pytest.fixture(scope="session")
+def release(cluster: Cluster, kube: Kube, api_server: Kube) -> str:
+    """The charts, installed as a user would; removed at the end unless something failed."""
+    namespace(kube, NAMESPACE)
     kube("-n", NAMESPACE, "delete", "agentruns", "--all", "--wait=false", timeout_s=120)
     values = ROOT / ".pytest_cache" / "e2e-values.json"
     values.parent.mkdir(exist_ok=True)
