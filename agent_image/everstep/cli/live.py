@@ -38,6 +38,7 @@ class LiveOutput:
         self._width = _NAME_MIN
         self._attempt = 0
         self._headed = True
+        self._stopping = False
         self._replay_ms: int | None = None
         self._in_flight: list[Row] = []
         self._announced: set[str] = set()
@@ -112,7 +113,7 @@ class LiveOutput:
         """Say why another attempt follows; the end of the run has its own line."""
         if not self._headed and self.history.last_attempt >= attempt:
             self._head()
-        if isinstance(follows, losses.Restart):
+        if isinstance(follows, losses.Restart) and not self._stopping:
             why = f"{end}" + (
                 f" ({said.reason.value}: {text.clean(said.message, 200)})" if said and end.status > 0 else ""
             )
@@ -140,6 +141,7 @@ class LiveOutput:
 
     def stopping(self, grace_s: float) -> None:
         """A stop was asked for."""
+        self._stopping = True
         self.say(f"stopping · the step in flight has {grace_s:.0f} s to finish; Ctrl-C again ends it now", "yellow")
 
     def stopped(self) -> None:
@@ -173,7 +175,7 @@ class LiveOutput:
             return
         replayed = history.replayed(history.last_attempt)
         steps = history.recorded()
-        parts = [f"run {self.run}", end.outcome]
+        parts = [f"run {self.run}", end.outcome if self._attempt else f"{end.outcome} already"]
         if end.outcome != "succeeded" and end.type:
             parts.append(text.clean(f"{end.type}: {end.message}", 300))
         parts.append(f"{text.plural(steps, 'step')}, {len(replayed)} replayed, {steps - len(replayed)} run")
