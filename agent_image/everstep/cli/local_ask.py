@@ -47,8 +47,10 @@ def settle(run: str, step: str, done: str | None, again: bool, fail: bool, reaso
         history = await inspect.read_history(store, chain, run)
         row = pick(run, step, history.uncertain(), lambda r: r.key, lambda r: r.name)
         body = SettleBody(key=row.key, input=row.input, decision=word, value=value, by=_me(), reason=reason)
-        # one id per question: the record that asked it. A second answer to it is refused, a later question is another one.
-        if not await store.inbox_add(spec.journal, make_entry(chain, InboxId(f"settle-{row.seq}"), body)):
+        # One id per question and park: a second answer to the same question is refused. A run that could not take an answer (its
+        # value does not fit the step) parks anew and says why; then another one may be given.
+        asked = f"settle-{row.seq}-{history.park.seq if history.park else 'live'}"
+        if not await store.inbox_add(spec.journal, make_entry(chain, InboxId(asked), body)):
             raise ConfigError(
                 f"step #{row.key} of run {run} was answered already; the run takes that answer up when it goes on"
             )
