@@ -112,7 +112,7 @@ def _agent_container(ref: RunRef, spec: AgentRunSpec, plan: AttemptPlan, default
         "name": contract.AGENT_CONTAINER,
         "image": image,
         "command": list(contract.AGENT_COMMAND),
-        "env": _env(ref, spec, plan, image),
+        "env": _env(ref, spec, plan, image, defaults.installation),
         "resources": _resources(spec, plan, defaults),
         "securityContext": _container_security(),
         "volumeMounts": [
@@ -132,11 +132,12 @@ def _agent_container(ref: RunRef, spec: AgentRunSpec, plan: AttemptPlan, default
     return container
 
 
-def _env(ref: RunRef, spec: AgentRunSpec, plan: AttemptPlan, image: str) -> list[dict[str, Json]]:
+def _env(ref: RunRef, spec: AgentRunSpec, plan: AttemptPlan, image: str, installation: str) -> list[dict[str, Json]]:
     """The user's variables, then ours: of two equal names Kubernetes takes the last, but one of ours must not even be named."""
     grace_s = max(0, spec.template.termination_grace_period_seconds - GRACE_MARGIN_S)
     ours: dict[str, str] = {
         contract.ENV_JOURNAL_ID: ref.uid,
+        contract.ENV_INSTALLATION: installation,
         contract.ENV_RUN_NAME: ref.name,
         contract.ENV_NAMESPACE: ref.namespace,
         contract.ENV_ATTEMPT: str(plan.attempt),
@@ -151,17 +152,13 @@ def _env(ref: RunRef, spec: AgentRunSpec, plan: AttemptPlan, image: str) -> list
     }
     if plan.predecessor_dead:
         ours[contract.ENV_PREDECESSOR] = contract.PREDECESSOR_DEAD
-    reserved = {*ours, contract.ENV_PREDECESSOR, contract.ENV_INSTALLATION, contract.ENV_POD_UID, contract.ENV_STORE}
+    reserved = {*ours, contract.ENV_PREDECESSOR, contract.ENV_POD_UID, contract.ENV_STORE}
     taken = sorted(str(e.get("name")) for e in spec.agent.env if e.get("name") in reserved)
     if taken:
         raise InvalidTemplate(f"spec.agent.env: {', '.join(taken)} is set by the operator; remove it")
     return [
         *spec.agent.env,
         *({"name": name, "value": value} for name, value in ours.items()),
-        {
-            "name": contract.ENV_INSTALLATION,
-            "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['everstep.dev/installation']"}},
-        },
         {"name": contract.ENV_POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
     ]
 

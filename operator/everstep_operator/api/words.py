@@ -153,6 +153,8 @@ class Reason(enum.StrEnum):
     JOURNAL_TAMPERED = "JournalTampered"
     JOURNAL_LOST = "JournalLost"
     """The journal ends before the anchor in status.checkpoint."""
+    JOURNAL_REFUSED = "JournalRefused"
+    """Exit 65 without a word on why: see the pod's log."""
     JOURNAL_UNREADABLE = "JournalUnreadable"
     """A record of a kind or schema the SDK in the image does not know."""
     INVALID_IMAGE_NAME = "InvalidImageName"

@@ -2,7 +2,7 @@
 
 One reconcile of a run is a bounded loop of *turns* (at most TURNS_MAX, then the key goes back to the queue):
 
-    seen     = observe(key)          # live GET of the run, live LIST of its pods, journal meta and head: no cache
+    seen     = observe(key)          # live GET of the run, live LIST of its pods, then journal meta and head: no cache
     decision = decide(seen, rules=…, now_epoch_ms=…)
     act(decision)
     again while decision.again, or while a write was refused because the world had moved on
@@ -16,6 +16,8 @@ One reconcile of a run is a bounded loop of *turns* (at most TURNS_MAX, then the
                   is done (a Secret that exists and is ours, a pod that is gone, an inbox id that is known).
     4. `again`    True: observe and decide once more now. False: look again at `look_again_epoch_ms` (None: at the
                   next event or resync).
+
+Pods are listed before the journal is read: what a pod wrote before it ended is then always seen together with its end.
 
 So one turn is one protocol step, and every step starts from a fresh look. The attempt protocol is three turns: the
 status bump (a turn of its own: `status` with attempt n), then `Fence(n), EnsureRunSecret, CreatePod(n)` in one turn,
@@ -302,18 +304,25 @@ class Rules:
     second per busy run."""
     poll_live_s: int = 5
     """How often a run with a live pod is looked at: the journal has no watch that reaches the operator."""
+    poll_start_s: int = 1
+    """The same while an attempt starts or replays, or a pod is awaited to end: short, and people look at it."""
     resync_s: int = 180
     """Every run is looked at at least this often, whatever the watches said."""
     disruption_backoff_s: int = 1
+    """Before the second disruption in a row without progress; doubles. The first one is made good at once."""
     disruption_backoff_max_s: int = 60
+    not_started_backoff_s: int = 5
+    """After a pod that the kubelet refused or could not start; doubles."""
+    not_started_backoff_max_s: int = 300
     node_loss_policy: NodeLossPolicy = "Fence"
     """Where the run says nothing."""
     node_loss_after_s: int = 60
     """Where the run says nothing."""
     not_started_retry_s: int = 30
-    """After a refused create or a pod that could not start."""
+    """After a refused create that can heal by itself (quota, missing goal)."""
     refused_retry_s: int = 300
-    """After a refusal that only a change of the spec or the namespace can cure."""
+    """After a refusal that only a change of the spec or of the namespace's labels can cure (pod security, invalid pod): a
+    new generation is tried at once, a changed label after this at the latest. The try costs one refused request."""
     pending_deadline_s: int = 600
     """A pod bound to a node whose container still has not started is replaced after this (E13)."""
     no_progress_losses: int = 20

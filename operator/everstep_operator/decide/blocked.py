@@ -1,0 +1,105 @@
+"""States in which nothing can start for now: each names the cause, says what cures it, and when it is tried again by itself."""
+
+from dataclasses import replace
+
+from everstep.ids import EpochMs
+from everstep_operator.api.words import EventReason, Reason, Summary
+from everstep_operator.decide import pods
+from everstep_operator.decide.look import Look
+from everstep_operator.decide.model import Asked, JournalDown, Refusal
+from everstep_operator.decide.plan import Plan, warning
+
+_OWN_REASONS: dict[str, Reason] = {
+    "GoalNotFound": Reason.GOAL_NOT_FOUND,
+    "SecretConflict": Reason.SECRET_CONFLICT,
+    "InvalidInputs": Reason.BAD_INPUTS,
+}
+_SLOW = (Reason.POD_SECURITY, Reason.POD_REFUSED, Reason.BAD_INPUTS, Reason.SECRET_CONFLICT)
+"""Cannot heal by itself: Stalled, and tried again only rarely."""
+
+
+def block(
+    look: Look, reason: Reason | str, message: str, *, stalled: bool = False, retry: EpochMs | None = None
+) -> Plan:
+    """A Blocked plan, with an Event when the cause is a new one."""
+    plan = Plan(
+        look.status,
+        Summary.BLOCKED,
+        reason,
+        message,
+        reconciling=not stalled,
+        stalled=stalled,
+        look_again=retry,
+    )
+    if look.run.status.reason != str(reason) or look.run.status.summary != Summary.BLOCKED:
+        plan = plan.tell(warning(EventReason.BLOCKED, f"{reason}: {message}"))
+    return plan
+
+
+def refused(look: Look, asked: Asked) -> Plan | None:
+    """While a refusal of this action stands and its retry is not due. The retry is one more request under the same attempt."""
+    refusal = look.refusal(asked)
+    if refusal is None:
+        return None
+    reason, cure = explain(refusal)
+    slow = reason in _SLOW
+    pause_s = look.rules.refused_retry_s if slow else look.rules.not_started_retry_s
+    retry = EpochMs(refusal.at_epoch_ms + pause_s * 1000)
+    if look.past(retry):
+        return None
+    plan = block(look, reason, f"{refusal.message}. {cure}", stalled=slow, retry=retry)
+    if reason is Reason.QUOTA_EXCEEDED:
+        # Our own dead pods may be what fills it: `count/pods` counts them, and so does `pods` while they terminate.
+        plan = plan.plus(
+            *(d for p in look.seen.pods if p.owned and p not in look.live_pods for d in pods.delete(p, "quota"))
+        )
+    return plan
+
+
+def explain(refusal: Refusal) -> tuple[Reason, str]:
+    """(reason, what cures it) of a refused action."""
+    own = _OWN_REASONS.get(refusal.reason)
+    text = refusal.message.lower()
+    if own is Reason.GOAL_NOT_FOUND:
+        return own, "The run starts when it is there"
+    if own is not None:
+        return own, "Create the run again with what the message asks for"
+    if refusal.action is Asked.CREATE_REQUEST:
+        return Reason.REQUEST_REFUSED, "Tried again by itself"
+    if "exceeded quota" in text or "failed quota" in text:
+        return Reason.QUOTA_EXCEEDED, "Starts by itself when the quota has room"
+    if "podsecurity" in text:
+        return Reason.POD_SECURITY, "Change spec.template, or the namespace's pod-security labels"
+    return Reason.POD_REFUSED, "Change spec.agent or spec.template, or what refuses it"
+
+
+def journal_unhealthy(look: Look) -> Plan:
+    """The store keeps less than it must: no new runs."""
+    problems = "; ".join(look.seen.store.problems)
+    return block(
+        look,
+        Reason.JOURNAL_UNHEALTHY,
+        f"{problems}. The run starts by itself afterwards",
+        retry=look.in_s(look.rules.not_started_retry_s),
+    )
+
+
+def journal_down(look: Look) -> Plan | None:
+    """The store does not answer: no verdict, no new attempt. A live attempt is left alone; it knows better than we do."""
+    down = look.seen.journal
+    if not isinstance(down, JournalDown):
+        return None
+    retry = look.in_s(look.rules.store_down_retry_s)
+    plan = block(
+        look, Reason.JOURNAL_UNREACHABLE, f"{down.reason}. Goes on by itself when the store answers", retry=retry
+    )
+    before = look.run.status
+    if look.live_pods and before.summary and before.summary != Summary.BLOCKED:
+        plan = replace(plan, summary=Summary(before.summary), reason=before.reason, message="", events=())
+    if look.spec.desired_state == "Suspended":
+        plan = plan.plus(*(d for p in look.live_pods for d in pods.delete(p, "suspended")))
+    return plan
+
+
+def spec_invalid_message(error: str) -> str:
+    return f"{error}. Correct the field; if it looks right, CRD and operator are of different versions"
