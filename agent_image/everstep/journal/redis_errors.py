@@ -29,6 +29,7 @@ _LASTING = {
     "WRONGTYPE": "a key of the journal holds another type: something else writes to Everstep's keys",
 }
 _LASTING_TEXTS = {
+    "The user executing the script can't": _LASTING["NOPERM"],
     "DB index is out of range": "the database number in the store's URL does not exist there",
     "SELECT is not allowed in cluster mode": "this server is part of a cluster: write redis+cluster://",
     "cluster support disabled": "this server is no cluster: write redis:// instead of redis+cluster://",

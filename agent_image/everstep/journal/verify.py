@@ -120,7 +120,9 @@ class _Check:
 
     def link(self, stored: Stored) -> VerifyReport | None:
         seq = self.seq + 1
-        if stored.seq != seq:
+        if stored.seq < seq:
+            return self._report(Verdict.FOREIGN, f"an extra entry sits after record {self.seq}", seq)
+        if stored.seq > seq:
             return self._report(Verdict.DROPPED, f"record {seq} is missing, the next one there is {stored.seq}", seq)
         digest = self.chain.link(self.hash, stored.record)
         if digest != stored.hash or stored.prev_hash != self.hash:
