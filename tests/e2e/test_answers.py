@@ -174,7 +174,7 @@ def test_done_takes_any_json(kube: Kube, asked: Object, value: object) -> None:
 
 
 def test_done_keeps_nulls_in_a_json_patch(kube: Kube, asked: Object) -> None:
-    """A merge patch drops every null it holds, which is its nature; a JSON patch, as `kubectl everstep settle` sends it, does not."""
+    """A merge patch drops every null it holds, which is its nature; a JSON patch does not."""
     response = answer("done", value={"a": None, "b": [None, {"c": None}]})["spec"]["response"]
     change = json.dumps([{"op": "add", "path": "/spec/response", "value": response}])
     name = asked["metadata"]["name"]
