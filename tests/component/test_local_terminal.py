@@ -1,4 +1,4 @@
-"""Local mode on a real (pseudo) terminal: colours, Ctrl-C as the terminal sends it, tables that fit, no escape codes elsewhere."""
+"""Local mode on a real (pseudo) terminal: colours, Ctrl-C as the terminal sends it, tables that fit, no escapes elsewhere."""
 
 import os
 import pty

@@ -6,6 +6,7 @@ travel from a pod to a terminal and look the same. Durations are milliseconds, t
 
 import hashlib
 import json
+import sys
 from typing import Any, TypeAlias
 
 import click
@@ -111,12 +112,13 @@ def print_result(document: Document, output: str) -> int:
     if output == "json":
         show.as_json(document)
     elif failed:
-        kind = document.get("type") or document["outcome"]
+        why = ": ".join(filter(None, (document.get("type", ""), document.get("message", ""))))
         click.echo(
-            f"run {document['run']} {document['outcome']}: {text.clean(kind)}: {document.get('message', '')}", err=True
+            f"run {document['run']} {document['outcome']}" + (f": {text.clean(why, 2000)}" if why else ""), err=True
         )
     else:
-        click.echo(text.value(document["result"]))
+        whole = text.value(document["result"])
+        click.echo(text.harmless(whole) if sys.stdout.isatty() else whole)
     return int(Exit.FAILED if failed else Exit.OK)
 
 

@@ -55,6 +55,11 @@ def clean(text: str, limit: int = 400) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def harmless(text: str) -> str:
+    """The same text without control characters other than line ends and tabs, for a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def plural(count: int, word: str) -> str:
     """`1 step`, `2 steps`."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
