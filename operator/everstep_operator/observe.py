@@ -9,6 +9,7 @@ import asyncio
 from everstep.ids import JournalId, RecordHash, RunName, Seq
 from everstep.journal.store import Head
 from everstep_operator import faults
+from everstep_operator.api.pod import pod_name
 from everstep_operator.api.words import LABEL_RUN_UID
 from everstep_operator.cluster import views
 from everstep_operator.cluster.client import Cluster
@@ -34,7 +35,7 @@ class Observer:
         """Everything about a run that exists."""
         memory = self._memories.of(run.namespace, run.name, run.uid)
         memory.see_generation(run.generation)
-        pods = await self._pods(run.namespace, run.uid, memory)
+        pods = await self._pods(run.namespace, run.uid, memory, open_pod_name(run))
         anchor = _anchor(run)
         journal = await self._journals.view(run.uid, anchor)
         asks = run.status.waiting is not None or (isinstance(journal, JournalView) and bool(journal.requests))
@@ -66,8 +67,14 @@ class Observer:
             store=self._store.health,
         )
 
-    async def _pods(self, namespace: str, uid: JournalId, memory: RunMemory) -> tuple[PodView, ...]:
+    async def _pods(self, namespace: str, uid: JournalId, memory: RunMemory, expected: str = "") -> tuple[PodView, ...]:
+        """The run's pods. One that should be there and is missing in the LIST is asked for by name before it counts as gone:
+        a list served from a cache that lags must not cost a healthy attempt (C29)."""
         found = await self._cluster.list_pods(namespace, f"{LABEL_RUN_UID}={uid}")
+        if expected and all(pod["metadata"]["name"] != expected for pod in found):
+            missing = await self._cluster.get_pod(namespace, expected)
+            if missing is not None and (missing["metadata"].get("labels") or {}).get(LABEL_RUN_UID) == uid:
+                found.append(missing)
         live = [views.pod_view(pod, uid) for pod in found]
         doubtful = {pod.node for pod in live if views.in_doubt(pod)}
         nodes = dict(zip(doubtful, await asyncio.gather(*map(self._node, doubtful)), strict=True))
@@ -85,6 +92,15 @@ class Observer:
     async def _requests(self, namespace: str, uid: JournalId) -> tuple[RequestView, ...]:
         found = await self._cluster.list_requests(namespace, f"{LABEL_RUN_UID}={uid}")
         return tuple(views.request_view(request) for request in found)
+
+
+def open_pod_name(run: RunView) -> str:
+    """The pod of the newest attempt while that attempt has not ended; "" otherwise."""
+    attempts = run.status.attempts
+    newest = max(attempts, key=lambda a: a.number, default=None)
+    if newest is None or newest.class_ or newest.end_time:
+        return ""
+    return pod_name(run.name, newest.number)
 
 
 def _anchor(run: RunView) -> Head | None:
