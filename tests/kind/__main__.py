@@ -57,7 +57,7 @@ def _running(cache: Cache, name: str, patience_s: float = 5.0) -> Cluster:
 
 def _down(cache: Cache, reporter: Reporter, name: str, *, with_engine: bool) -> None:
     clusters.check_name(name)
-    with cache.lock("up"):
+    with cache.lock("up", reporter.say):
         if engine.answers():
             with reporter.step(f"delete cluster {name}"):
                 clusters.delete(cache, name)

@@ -24,7 +24,7 @@ def up(cache: Cache, reporter: Reporter, name: str = clusters.DEFAULT_NAME) -> C
     Raises KindToolError naming what is missing; a later call goes on where this one ended.
     """
     clusters.check_name(name)
-    with cache.lock("up"), reporter.live():
+    with cache.lock("up", reporter.say), reporter.live():
         if not engine.answers():
             with reporter.step("Docker engine"):
                 engine.start(cache)
@@ -32,6 +32,7 @@ def up(cache: Cache, reporter: Reporter, name: str = clusters.DEFAULT_NAME) -> C
         if found is not None:
             if os.geteuid() == 0 and node_image.image_id(versions.NODE_IMAGE) is not None:
                 engine.ensure_node_network()  # the rule does not outlive a restart of the host or its firewall
+            _uncordon(found, reporter)
             return found
         image = prepare(cache, reporter)
         return _create_or_start(cache, reporter, name, image)
@@ -108,13 +109,21 @@ def _install_debootstrap(cache: Cache) -> None:
     debian.install_packages(["debootstrap"], cache.logs / "debootstrap-package.log")
 
 
+def _uncordon(cluster: Cluster, reporter: Reporter) -> None:
+    """A drain that nobody ended would leave the cluster healthy and without room."""
+    for node in clusters.cordoned(cluster):
+        cluster.kubectl("uncordon", node)
+        reporter.say(f"{node} was cordoned; uncordoned it")
+
+
 def _create_or_start(cache: Cache, reporter: Reporter, name: str, image: str) -> Cluster:
     nodes = clusters.node_containers(name)
-    complete = len(nodes) == clusters.WORKERS + 1
-    if complete and not all(node.running for node in nodes):
+    if len(nodes) == clusters.WORKERS + 1:
         try:
-            with reporter.step(f"start the stopped nodes of {name}"):
-                return clusters.start_stopped(cache, name, nodes)
+            with reporter.step(f"start the nodes of {name} that are stopped or not Ready"):
+                cluster = clusters.revive(cache, name, nodes)
+            _uncordon(cluster, reporter)
+            return cluster
         except KindToolError as e:
             reporter.say(f"{name} did not come back ({e}); making a new one")
     if nodes:

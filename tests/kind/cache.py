@@ -11,11 +11,9 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from tests.kind.errors import KindToolError
 
 CACHE_VARIABLE = "EVERSTEP_KIND_CACHE"
 
@@ -85,16 +83,14 @@ class Cache:
         write_atomically(self.root / "stamps" / name, key)
 
     @contextlib.contextmanager
-    def lock(self, name: str, *, wait: bool = True) -> Iterator[None]:
-        """Hold a lock between processes, so that two calls never build the same thing at once.
-
-        Raises KindToolError at once if it is taken and `wait` is false.
-        """
+    def lock(self, name: str, say: Callable[[str], None]) -> Iterator[None]:
+        """Hold a lock between processes, so that two calls never build the same thing at once; `say` tells if one has to wait."""
         with (self.root / f"{name}.lock").open("w") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError as e:
-                raise KindToolError(f"another process holds {file.name}; wait for it to end") from e
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f"waiting for another process that holds {file.name}")
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 

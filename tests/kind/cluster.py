@@ -117,14 +117,28 @@ def describe(cache: Cache, name: str, nodes: Sequence[NodeContainer]) -> Cluster
 
 def nodes_ready(cluster: Cluster) -> bool:
     """Whether every node is Ready by the word of the API server, which itself is ready."""
+    return _ready_nodes(cluster) >= set(cluster.nodes)
+
+
+def cordoned(cluster: Cluster) -> list[str]:
+    """The nodes that take no new pods because someone said so."""
+    listing = json.loads(cluster.kubectl("get", "nodes", "-o", "json", timeout_s=10))
+    return [node["metadata"]["name"] for node in listing["items"] if node["spec"].get("unschedulable")]
+
+
+def _ready_nodes(cluster: Cluster) -> set[str]:
+    """The nodes that are Ready; none if the API server does not answer."""
     try:
         cluster.kubectl("get", "--raw", "/readyz", timeout_s=5)
         listing = json.loads(cluster.kubectl("get", "nodes", "-o", "json", timeout_s=10))
     except (CommandFailed, ValueError):
-        return False
-    ready = {node["metadata"]["name"] for node in listing["items"] for condition in node["status"]["conditions"]
-             if condition["type"] == "Ready" and condition["status"] == "True"}  # fmt: skip
-    return ready >= set(cluster.nodes)
+        return set()
+    return {
+        node["metadata"]["name"]
+        for node in listing["items"]
+        for condition in node["status"].get("conditions", [])
+        if condition["type"] == "Ready" and condition["status"] == "True"
+    }
 
 
 def create(cache: Cache, name: str, image: str) -> Cluster:
@@ -172,15 +186,18 @@ def delete(cache: Cache, name: str) -> None:
     cache.kubeconfig(name).unlink(missing_ok=True)
 
 
-def start_stopped(cache: Cache, name: str, nodes: Sequence[NodeContainer]) -> Cluster:
-    """Start a cluster's stopped containers, control plane first, and wait until all nodes are Ready.
+def revive(cache: Cache, name: str, nodes: Sequence[NodeContainer]) -> Cluster:
+    """Start a cluster's stopped nodes and restart those that are not Ready, control plane first; wait until all are Ready.
 
     Raises KindToolError if they do not come back within READY_TIMEOUT_S; then only a new cluster helps.
     """
+    cluster = describe(cache, name, nodes)
+    ready = _ready_nodes(cluster)
     for node in nodes:
         if not node.running:
             run(["docker", "start", node.name])
-    cluster = describe(cache, name, nodes)
+        elif node.name not in ready and all(other.running for other in nodes):
+            run(["docker", "restart", "--time", "5", node.name])  # also ends a forgotten partition or a paused kubelet
     write_kubeconfig(cluster)  # the API server's port on this host may be another now
     wait_until(f"all nodes of {name} are Ready again", lambda: nodes_ready(cluster), timeout_s=READY_TIMEOUT_S)
     return cluster

@@ -104,7 +104,7 @@ def build(
     for recipe in recipes:
         if not (repository / recipe.dockerfile).exists():
             raise KindToolError(f"{recipe.dockerfile} is missing, from which {recipe.tag} is built")
-    with cache.lock("images"), reporter.live():
+    with cache.lock("images", reporter.say), reporter.live():
         base = find_base()
         pyproject = (repository / "pyproject.toml").read_text()
         key = input_key(base.id, wheelhouse.dependencies_key(pyproject, base.python, base.machine), repository)
@@ -121,6 +121,8 @@ def build(
                 run_plan(
                     [steps[0], *(replace(step, needs=(steps[0].name,)) for step in steps[1:])], reporter, workers=2
                 )
+            # What had these tags before; the layers that serve as the builder's cache stay.
+            run(["docker", "image", "prune", "--force", "--filter", f"label={KEY_LABEL}"], timeout_s=120)
         _tag_redis(base, reporter)
     tags = [recipe.tag for recipe in recipes]
     reporter.say(f"images up to date: {', '.join([*tags, REDIS_TAG])}")
