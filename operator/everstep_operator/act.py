@@ -335,7 +335,7 @@ class Actor:
         return Outcome.DONE
 
     async def _create_request(self, seen: Observed, action: CreateRequest) -> Outcome:
-        wanted = build_request(_ref(seen), action.wait, self._settings.installation)
+        wanted = build_request(_ref(seen), action.wait, self._settings.installation, action.number)
         faults.reach("before_create_request")
         try:
             made = await self._cluster.create_request(seen.namespace, wanted)

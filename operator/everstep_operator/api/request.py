@@ -12,9 +12,10 @@ PROMPT_MAX = 4096
 REASON_MAX = 2048
 
 
-def request_name(run: str, wait: Waited) -> str:
-    """`<run>-q<8 hex>`, the same at every look, another one for a later question about the same step."""
-    digest = hashlib.sha256(canonical([wait.kind, wait.key, wait.input, wait.since])).hexdigest()
+def request_name(run: str, wait: Waited, number: int = 1) -> str:
+    """`<run>-q<8 hex>`, the same at every look, another one for a later question about the same step. `number` counts how
+    often this wait was asked about: an answer that the run could not take is followed by a new question."""
+    digest = hashlib.sha256(canonical([wait.kind, wait.key, wait.input, wait.since, number])).hexdigest()
     return f"{run}-q{digest[:8]}"
 
 
@@ -23,7 +24,7 @@ def arguments_digest(wait: Waited) -> str:
     return wait.input or hashlib.sha256(canonical(None)).hexdigest()
 
 
-def build_request(ref: RunRef, wait: Waited, installation: str) -> dict[str, Json]:
+def build_request(ref: RunRef, wait: Waited, installation: str, number: int = 1) -> dict[str, Json]:
     """The object as a dict, without a response. Arguments are shown only as far as they are short."""
     step = wait.name or f"step {wait.key}"
     prompt = (
@@ -46,7 +47,7 @@ def build_request(ref: RunRef, wait: Waited, installation: str) -> dict[str, Jso
     return {
         "apiVersion": API_VERSION,
         "kind": REQUEST_KIND,
-        "metadata": object_metadata(ref, request_name(ref.name, wait), installation),
+        "metadata": object_metadata(ref, request_name(ref.name, wait, number), installation),
         "spec": spec,
     }
 

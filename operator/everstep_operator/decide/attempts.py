@@ -153,7 +153,7 @@ def create(look: Look) -> Plan | None:
     foreign = look.refusal(Asked.CREATE_POD)
     if foreign is not None and foreign.reason == FOREIGN_POD and foreign.attempt == look.attempt:
         return begin(look, _close(look, End.RENUMBERED), Cause.RENUMBERED)
-    refused = blocked.refused(look, Asked.CREATE_POD)
+    refused = blocked.refused(look, Asked.PREPARE) or blocked.refused(look, Asked.CREATE_POD)
     if refused is not None:
         return refused.plus(*pods.tidy(look))
     doubted = doubt(look, look.status)

@@ -429,6 +429,8 @@ class CreateRequest:
 
     name: str
     wait: Waited
+    number: int = 1
+    """How often this wait has been asked about, this time included (`api.request.request_name`)."""
 
 
 @dataclass(frozen=True)

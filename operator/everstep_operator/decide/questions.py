@@ -1,7 +1,10 @@
 """HumanRequests: ask what a park waits for, put answers into the inbox, keep each request's state true.
 
-The operator heeds only requests whose uid it kept in the journal when it created them.
+The operator heeds only requests whose uid it kept in the journal when it created them. An answer is given once; a run that had
+it and parks again for the same wait could not take it, and is asked about with a new request.
 """
+
+from dataclasses import dataclass
 
 from everstep.ids import InboxId
 from everstep.journal.inbox import SettleBody
@@ -11,6 +14,19 @@ from everstep_operator.decide.look import Look
 from everstep_operator.decide.model import Action, AddInbox, CreateRequest, RequestView, SetRequestState
 
 OPEN, ANSWERED, APPLIED, STALE = "Open", "Answered", "Applied", "Stale"
+ASKED_MAX = 20
+"""How often one wait is asked about: a bound for the search, far above what a person would put up with."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One wait, and the request that asks about it now."""
+
+    wait: Waited
+    name: str
+    number: int
+    request: RequestView | None
+    """None: not asked yet, or somebody deleted the object."""
 
 
 def settle_id(request: RequestView) -> InboxId:
@@ -24,49 +40,54 @@ def ours(look: Look) -> tuple[RequestView, ...]:
     return tuple(r for r in look.seen.requests if r.run_uid == look.run.uid and kept.get(r.name) == r.uid)
 
 
-def asked(park: Park) -> tuple[Waited, ...]:
-    """Waits that only a person can end."""
-    return tuple(w for w in park.waits if w.kind == "uncertain")
+def open_questions(look: Look, park: Park) -> tuple[Question, ...]:
+    """What only a person can end."""
+    return tuple(_question(look, wait) for wait in park.waits if wait.kind == "uncertain")
 
 
-def request_of(look: Look, wait: Waited) -> RequestView | None:
-    """The request that asks about this wait, if it exists and is ours."""
-    name = request_name(look.run.name, wait)
-    return next((r for r in ours(look) if r.name == name), None)
+def _question(look: Look, wait: Waited) -> Question:
+    existing = {r.name: r for r in ours(look)}
+    for number in range(1, ASKED_MAX):
+        name = request_name(look.run.name, wait, number)
+        request = existing.get(name)
+        if request is None or not (request.state == STALE or _delivered(look, request)):
+            return Question(wait, name, number, request)
+    return Question(wait, name, number, request)
 
 
-def missing(look: Look, park: Park) -> tuple[CreateRequest, ...]:
+def missing(questions: tuple[Question, ...]) -> tuple[CreateRequest, ...]:
     """Questions that must be asked (again, if somebody deleted the object)."""
-    return tuple(CreateRequest(request_name(look.run.name, w), w) for w in asked(park) if request_of(look, w) is None)
+    return tuple(CreateRequest(q.name, q.wait, q.number) for q in questions if q.request is None)
 
 
-def deliveries(look: Look, park: Park) -> tuple[AddInbox, ...]:
+def deliveries(look: Look, questions: tuple[Question, ...]) -> tuple[AddInbox, ...]:
     """Answers that are not in the inbox yet."""
     inbox = look.journal.inbox if look.journal else frozenset()
     found = []
-    for wait in asked(park):
-        request = request_of(look, wait)
-        body = _body(wait, request) if request else None
+    for question in questions:
+        request = question.request
+        body = _body(question.wait, request) if request else None
         if request and body and settle_id(request) not in inbox:
             found.append(AddInbox(settle_id(request), body))
     return tuple(found)
 
 
-def answered(look: Look, park: Park) -> tuple[InboxId, ...]:
-    """Ids of answers in the inbox to what this park waits for."""
+def answered(look: Look, questions: tuple[Question, ...]) -> tuple[InboxId, ...]:
+    """Ids of answers that are in the inbox and were not given to an attempt yet."""
     inbox = look.journal.inbox if look.journal else frozenset()
-    requests = [r for w in asked(park) if (r := request_of(look, w)) is not None]
-    return tuple(settle_id(r) for r in requests if settle_id(r) in inbox)
+    return tuple(settle_id(q.request) for q in questions if q.request is not None and settle_id(q.request) in inbox)
 
 
-def states(look: Look) -> tuple[Action, ...]:
-    """State writes for requests whose state is not what it should be."""
-    park = look.park
-    pending = {request_name(look.run.name, w) for w in asked(park)} if park else None
+def states(look: Look, questions: tuple[Question, ...] | None) -> tuple[Action, ...]:
+    """State writes for requests whose state is not what it should be. `questions` None: the run is not parked."""
+    pending = None if questions is None else {q.name: q for q in questions}
+    waits = None if questions is None else {(q.wait.key, arguments_digest(q.wait)) for q in questions}
     found: list[Action] = []
     for request in ours(look):
-        state, message = _state(look, request, pending)
-        if state and state != request.state and request.state not in (APPLIED, STALE):
+        if request.state in (APPLIED, STALE):
+            continue
+        state, message = _state(look, request, pending, waits)
+        if state and state != request.state:
             found.append(SetRequestState(request.name, request.uid, state, message))
     return tuple(found)
 
@@ -77,27 +98,30 @@ def close_all(look: Look, why: str) -> tuple[Action, ...]:
     for request in ours(look):
         if request.state in (APPLIED, STALE):
             continue
-        taken = look.journal is not None and settle_id(request) in look.journal.inbox and _delivered(look, request)
-        state, message = (APPLIED, "") if taken else (STALE, why)
+        state, message = (APPLIED, "") if _delivered(look, request) else (STALE, why[:1024])
         found.append(SetRequestState(request.name, request.uid, state, message))
     return tuple(found)
 
 
-def _state(look: Look, request: RequestView, pending: set[str] | None) -> tuple[str, str]:
+def _state(
+    look: Look, request: RequestView, pending: dict[str, Question] | None, waits: set[tuple[str, str]] | None
+) -> tuple[str, str]:
     journal = look.journal
-    inbox_id = settle_id(request)
-    if journal is not None and inbox_id in journal.news.applied:
+    if journal is not None and settle_id(request) in journal.news.applied:
         return APPLIED, ""
-    in_inbox = journal is not None and inbox_id in journal.inbox
-    if pending is not None and request.name not in pending:
-        # Parked, and not for this question any more: the answer was taken, or the step was settled otherwise.
-        return (APPLIED, "") if in_inbox else (STALE, "the run does not wait for this answer any more")
-    if request.response is None:
-        return (OPEN, "") if pending is not None else ("", "")
-    return ANSWERED, ""
+    if pending is None or waits is None:
+        return (ANSWERED, "") if request.response is not None else ("", "")
+    if request.name in pending:
+        return (OPEN, "") if request.response is None else (ANSWERED, "")
+    if not _delivered(look, request):
+        return STALE, "the run does not wait for this answer any more"
+    if (request.key, request.arguments_digest) in waits:
+        return STALE, "the run had this answer and could not take it; a new question says why"
+    return APPLIED, ""
 
 
 def _delivered(look: Look, request: RequestView) -> bool:
+    """An attempt was made for this answer."""
     return any(settle_id(request) in a.inbox for a in look.status.attempts)
 
 

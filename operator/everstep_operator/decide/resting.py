@@ -10,8 +10,10 @@ from everstep_operator.api.words import Cause, Cond, End, EventReason, LossClass
 from everstep_operator.decide import attempts, blocked, over, pods, questions
 from everstep_operator.decide.look import Look, current, replace_entry
 from everstep_operator.decide.losses import classify, is_over, vanished
-from everstep_operator.decide.model import Action, Asked, EmitEvent, PodView
-from everstep_operator.decide.plan import Plan, normal, warning
+from everstep_operator.decide.model import Asked, PodView
+from everstep_operator.decide.plan import Plan, normal
+
+Questions = tuple[questions.Question, ...]
 
 REPARK_PAUSE_MS = 60_000
 """A run that parks again for a time that had come gets this pause: its clock may be behind ours."""
@@ -44,7 +46,7 @@ def suspended(look: Look) -> Plan | None:
     status = _end(look, LossClass.STOPPED, str(End.SUSPENDED))
     park = look.park
     plan = Plan(
-        _waiting(look, status, park) if park else status,
+        _waiting(status, park, questions.open_questions(look, park)) if park else status,
         Summary.SUSPENDED,
         Reason.SUSPENDED,
         "set spec.desiredState to Running to go on",
@@ -62,29 +64,26 @@ def parked(look: Look) -> Plan | None:
     park = look.park
     if park is None:
         return None
-    status = _waiting(look, _end(look, LossClass.PARKED, "Parked"), park)
+    asked = questions.open_questions(look, park)
+    status = _waiting(_end(look, LossClass.PARKED, "Parked"), park, asked)
     here = look.with_status(status)
-    deliveries = questions.deliveries(look, park)
-    asking: tuple[Action, ...] = (*deliveries, *questions.states(look))
-    wake = _wake(here, park)
-    if wake is not None:
+    states = questions.states(look, asked)
+    wake = _wake(here, park, asked)
+    if wake is not None and not any(not _given_up(look, p) for p in look.live_pods):
         cause, inbox = wake
-        if look.live_pods and any(not _given_up(look, p) for p in look.live_pods):
-            return _rest(here, park).plus(*asking, *_stop(look))
         note = {Cause.ANSWERED: "answered", Cause.TIMER_DUE: "the time has come", Cause.CANCELLING: "to clean up"}
         plan = attempts.begin(here, status, cause, inbox=inbox)
-        return plan.plus(*questions.states(look)).tell(normal(EventReason.WOKEN, note.get(cause, str(cause))))
-    plan = _rest(here, park).plus(*_stop(look), *asking)
-    if look.refusal(Asked.CREATE_REQUEST) is not None:
-        refused = blocked.refused(here, Asked.CREATE_REQUEST)
-        if refused is not None:
-            return replace(refused, parked=True, actions=plan.actions)
-    create = questions.missing(look, park)
+        return plan.plus(*states).tell(normal(EventReason.WOKEN, note.get(cause, str(cause))))
+    deliveries = questions.deliveries(look, asked)
+    plan = _rest(here, park, asked).plus(*pods.delete_all(look, "parked", keep_failed=True), *deliveries, *states)
+    if wake is not None:
+        # Its pod is on the way out; a park leaves nothing for it to write, but there is one pod at a time.
+        return replace(plan, look_again=look.in_s(look.rules.poll_start_s))
+    refused = blocked.refused(here, Asked.CREATE_REQUEST)
+    if refused is not None:
+        return replace(refused, parked=True, actions=plan.actions)
+    create = questions.missing(asked)
     return replace(plan.plus(*create), again=bool(create or deliveries))
-
-
-def _stop(look: Look) -> tuple[Action, ...]:
-    return pods.delete_all(look, "parked", keep_failed=True)
 
 
 def _given_up(look: Look, pod: PodView) -> bool:
@@ -92,17 +91,16 @@ def _given_up(look: Look, pod: PodView) -> bool:
     return fence and (pods.unreachable(look, pod) or pods.stuck(look, pod))
 
 
-def _wake(look: Look, park: Park) -> tuple[Cause, tuple[str, ...]] | None:
-    """Why the run goes on now, and the inbox entries it goes on for. An attempt is never started twice for the same entry."""
-    known = current(look).inbox
+def _wake(look: Look, park: Park, asked: Questions) -> tuple[Cause, tuple[str, ...]] | None:
+    """Why the run goes on now, and the inbox entries it goes on for. No attempt is made twice for the same entry."""
     if look.cancelling:
         wish = over.cancel_entry(look)
-        return (Cause.CANCELLING, (wish,)) if wish is not None and wish not in known else None
-    answers = questions.answered(look, park)
-    if any(a not in known for a in answers):
+        known = any(wish in a.inbox for a in look.status.attempts)
+        return (Cause.CANCELLING, (wish,)) if wish is not None and not known else None
+    answers = questions.answered(look, asked)
+    if answers:
         return Cause.ANSWERED, answers
-    due = wake_time(look, park)
-    return (Cause.TIMER_DUE, ()) if look.past(due) else None
+    return (Cause.TIMER_DUE, ()) if look.past(wake_time(look, park)) else None
 
 
 def wake_time(look: Look, park: Park) -> EpochMs | None:
@@ -116,36 +114,31 @@ def wake_time(look: Look, park: Park) -> EpochMs | None:
     return EpochMs(park.wake)
 
 
-def _rest(look: Look, park: Park) -> Plan:
-    wake = None if look.cancelling else wake_time(look, park)
-    waits = questions.asked(park)
-    message = _what(look, park)
-    ignored = any(a in current(look).inbox for a in questions.answered(look, park))
-    events: tuple[EmitEvent, ...] = (normal(EventReason.PARKED, message),)
-    if ignored:
-        message = "the answer was delivered and the run still asks; delete the HumanRequest to be asked again"
-        events = (warning(EventReason.ANSWER_REFUSED, message),)
+def _rest(look: Look, park: Park, asked: Questions) -> Plan:
+    message = _what(look, park, asked)
     before = look.run.status.condition(Cond.PARKED)
-    if before is not None and before.status == "True":
-        events = ()
+    first_look = before is None or before.status != "True"
     return Plan(
         look.status,
-        Summary.UNCERTAIN if waits else Summary.WAITING,
-        Reason.STEP_UNCERTAIN if waits else Reason.TIMER_PENDING,
+        Summary.UNCERTAIN if asked else Summary.WAITING,
+        Reason.STEP_UNCERTAIN if asked else Reason.TIMER_PENDING,
         message,
         parked=True,
-        look_again=wake,
-        events=events,
+        look_again=None if look.cancelling else wake_time(look, park),
+        events=(normal(EventReason.PARKED, message),) if first_look else (),
     )
 
 
-def _what(look: Look, park: Park) -> str:
-    waits = questions.asked(park)
-    if not waits:
+def _what(look: Look, park: Park, asked: Questions) -> str:
+    if not asked:
         return f"until {rfc3339(EpochMs(park.wake))}" if park.wake is not None else "nothing to wake it"
-    names = ", ".join(f"{w.name or 'step'} #{w.key}" for w in waits[:3]) + (" …" if len(waits) > 3 else "")
-    key = waits[0].key
-    return f"{names} may have happened: kubectl everstep settle {look.run.name} {key} --done VALUE | --again | --fail"
+    names = ", ".join(f"{q.wait.name or 'step'} #{q.wait.key}" for q in asked[:3]) + (" …" if len(asked) > 3 else "")
+    refused = next((q.wait.reason for q in asked if q.number > 1 and q.wait.reason), "")
+    why = f" (the answer before could not be taken: {refused})" if refused else ""
+    key = asked[0].wait.key
+    return (
+        f"{names} may have happened{why}: kubectl everstep settle {look.run.name} {key} --done VALUE | --again | --fail"
+    )
 
 
 def _end(look: Look, class_: LossClass, reason: str) -> AgentRunStatus:
@@ -168,17 +161,15 @@ def _end(look: Look, class_: LossClass, reason: str) -> AgentRunStatus:
     return replace_entry(look.status, entry.model_copy(update=ended))
 
 
-def _waiting(look: Look, status: AgentRunStatus, park: Park) -> AgentRunStatus:
-    waits = questions.asked(park)
-    wait = waits[0] if waits else (park.waits[0] if park.waits else None)
-    request = questions.request_of(look, wait) if wait is not None and wait.kind == "uncertain" else None
-    since = EpochMs((wait.since if wait else 0) or park.time)
+def _waiting(status: AgentRunStatus, park: Park, asked: Questions) -> AgentRunStatus:
+    question = asked[0] if asked else None
+    wait = question.wait if question else (park.waits[0] if park.waits else None)
     waiting = Waiting(
         kind=wait.kind if wait else "timer",
-        request=request.name if request else None,
+        request=question.request.name if question and question.request else None,
         key=wait.key if wait else "",
         name=wait.name if wait else "",
-        since=rfc3339(since),
+        since=rfc3339(EpochMs((wait.since if wait else 0) or park.time)),
         wake_time=rfc3339(EpochMs(park.wake)) if park.wake is not None else None,
     )
     return status.model_copy(update={"waiting": waiting, "pod": "", "node": ""})

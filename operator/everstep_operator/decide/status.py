@@ -208,7 +208,8 @@ def _must_write(look: Look, plan: Plan, new: AgentRunStatus) -> bool:
     if plan.urgent or changed - PROGRESS_FIELDS:
         return True
     written = epoch_ms(old.checkpoint.time) if old.checkpoint else None
-    return written is None or look.now - written >= look.rules.progress_every_s * 1000
+    every_s = min(look.rules.progress_every_s, look.rules.anchor_every_s)
+    return written is None or look.now - written >= every_s * 1000
 
 
 def _patch(look: Look, new: AgentRunStatus) -> PatchStatus:
