@@ -1,1 +1,150 @@
-"""Everstep's SDK: durable steps for AI agents."""
+"""Everstep's SDK: durable steps for AI agents.
+
+    import everstep
+
+    @everstep.step(effect="idempotent")
+    async def file_ticket(title: str) -> str:
+        return await tracker.create(title, key=everstep.idempotency_key())
+
+    @everstep.agent
+    async def run(goal: str) -> str:
+        return await file_ticket(goal)
+
+    everstep.run(run, goal="Printer on fire")
+
+Names are imported at first use, so that `import everstep` costs nothing that is not needed.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from everstep import errors, testing
+    from everstep.errors import (
+        AgentFailed,
+        BadCall,
+        BadStep,
+        Cancelled,
+        ConfigError,
+        Diverged,
+        EverstepError,
+        JournalError,
+        JournalUnavailable,
+        NotDone,
+        NotInRun,
+        NotJSON,
+        OutsideStep,
+        Parked,
+        StepFailed,
+        TooManySteps,
+        ValueTooLarge,
+    )
+    from everstep.run.agents import agent
+    from everstep.run.durable import (
+        idempotency_key,
+        is_replaying,
+        logger,
+        now,
+        random,
+        report_usage,
+        sleep,
+        sleep_until,
+        uuid4,
+    )
+    from everstep.run.inprocess import run
+    from everstep.run.probe import NOT_DONE, UNKNOWN, Done, Probed
+    from everstep.run.retry import Retry
+    from everstep.run.steps import step
+
+_HOME = {
+    "everstep.run.steps": ("step",),
+    "everstep.run.agents": ("agent",),
+    "everstep.run.retry": ("Retry",),
+    "everstep.run.probe": ("Done", "NOT_DONE", "UNKNOWN", "Probed"),
+    "everstep.run.durable": (
+        "idempotency_key",
+        "is_replaying",
+        "logger",
+        "now",
+        "random",
+        "report_usage",
+        "sleep",
+        "sleep_until",
+        "uuid4",
+    ),
+    "everstep.errors": (
+        "AgentFailed",
+        "BadCall",
+        "BadStep",
+        "Cancelled",
+        "ConfigError",
+        "Diverged",
+        "EverstepError",
+        "JournalError",
+        "JournalUnavailable",
+        "NotDone",
+        "NotInRun",
+        "NotJSON",
+        "OutsideStep",
+        "Parked",
+        "StepFailed",
+        "TooManySteps",
+        "ValueTooLarge",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_MODULES = ("errors", "run", "testing")  # `run` is the function, too: see everstep.run
+
+__all__ = [  # noqa: RUF022  # in the order a reader meets them
+    "step",
+    "agent",
+    "run",
+    "Retry",
+    "Done",
+    "NOT_DONE",
+    "UNKNOWN",
+    "Probed",
+    "sleep",
+    "sleep_until",
+    "now",
+    "uuid4",
+    "random",
+    "idempotency_key",
+    "report_usage",
+    "logger",
+    "is_replaying",
+    "errors",
+    "testing",
+    "AgentFailed",
+    "BadCall",
+    "BadStep",
+    "Cancelled",
+    "ConfigError",
+    "Diverged",
+    "EverstepError",
+    "JournalError",
+    "JournalUnavailable",
+    "NotDone",
+    "NotInRun",
+    "NotJSON",
+    "OutsideStep",
+    "Parked",
+    "StepFailed",
+    "TooManySteps",
+    "ValueTooLarge",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULE_OF:
+        value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"everstep.{name}")
+    else:
+        raise AttributeError(f"module 'everstep' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

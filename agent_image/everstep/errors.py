@@ -9,7 +9,7 @@ EverstepError
     └── JournalError      JournalTampered, JournalLost, JournalUnreadable, Diverged
 
 StopRun (BaseException)   signals that end the process; an agent's `except Exception` must not swallow them
-├── Fenced, Frozen, Parked
+├── Fenced, Frozen, Parked, Terminated
 └── Cancelled             a person's wish; the only one that unwinds agent code
 """
 
@@ -99,6 +99,20 @@ class BadStep(TerminalError):
     """A step or agent is declared wrongly; raised at import."""
 
 
+class BadCall(TerminalError):
+    """A step was called in a way that cannot be replayed or would block: the wrong colour, inside another step's body, in a set."""
+
+
+class AgentFailed(TerminalError):
+    """The agent raised, so the run ended as failed. `type` and `message` are those of its exception."""
+
+    def __init__(self, type: str, message: str, data: object = None) -> None:
+        super().__init__(f"the agent failed: {type}: {message}")
+        self.type = type
+        self.message = message
+        self.data = data
+
+
 class LimitError(TerminalError):
     """Base of the limits: checked before anything is written."""
 
@@ -147,6 +161,10 @@ class Fenced(StopRun):
 
 class Parked(StopRun):
     """The run waits for an answer or a long timer; the process ends."""
+
+
+class Terminated(StopRun):
+    """The process was told to stop (SIGTERM); everything that was recorded is written, and another attempt goes on. Exit 143."""
 
 
 class Frozen(StopRun):

@@ -1,0 +1,6 @@
+"""`python -m everstep.run`: the agent process, as operator and supervisor start it."""
+
+from everstep.run.process import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,445 @@
+"""One attempt, from claim to its end: claim, read to that head, verify, check the pins, replay, run, and finish, park or stop.
+
+Stopping never unwinds agent code. What ends an attempt without a record (fenced, diverged, terminated, unreachable) is raised
+from `Attempt.run`; finished and parked are returned.
+"""
+
+import asyncio
+import contextvars
+import logging
+import platform
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from everstep import faults
+from everstep.clock import Clock
+from everstep.errors import Diverged, Fenced, JournalUnavailable, LimitError, TerminalError, Terminated
+from everstep.ids import Owner, RecordHash, RunName, Seq
+from everstep.journal.chain import Chain
+from everstep.journal.records import Finished, Json, Park, RunStarted, Settled, Waited, canonical, decode
+from everstep.journal.store import ClaimAnswer, Head, Store
+from everstep.journal.verify import verify
+from everstep.journal.writer import JournalWriter, ParkReply
+from everstep.run.agents import Agent
+from everstep.run.calls import StepCall, TimerCall
+from everstep.run.config import EngineConfig
+from everstep.run.engine import Engine
+from everstep.run.errordata import error_data, error_message, error_type
+from everstep.run.history import History
+from everstep.run.inbox import Inbox
+from everstep.run.loop import AgentLoop
+from everstep.run.scope import SCOPE, Scope
+from everstep.run.sync_agent import SyncAgentThread
+from everstep.run.values import digest
+
+T = TypeVar("T")
+log = logging.getLogger("everstep.run")
+UNREACHABLE_AFTER_S = 60.0
+"""How long claim and reading are repeated while the store is away; as the writer's."""
+SDK_VERSION = "0.1.0"
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What the run is; digests of goal and inputs are pinned by its first record."""
+
+    chain: Chain
+    owner: Owner
+    goal: str = ""
+    inputs: dict[str, Json] = field(default_factory=dict)
+    run_name: RunName = RunName("")
+    namespace: str = ""
+    entrypoint: str = ""
+    image: str = ""
+    key_id: str = ""
+    anchor_seq: Seq = Seq(0)
+    anchor_hash: RecordHash | None = None
+
+    @property
+    def anchor(self) -> Head | None:
+        return None if self.anchor_hash is None else Head(self.anchor_seq, self.anchor_hash)
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """How an attempt ended with a record of its own, or found the run finished."""
+
+    record: Finished | Park
+    head: Head
+    error: BaseException | None = None
+    """The agent's own exception, when it was raised in this process."""
+
+
+class Attempt:
+    """One attempt in one loop. `load` gives the agent; it is called after verification, because importing it runs its module."""
+
+    def __init__(
+        self,
+        loop: AgentLoop,
+        store: Store,
+        load: Callable[[], Agent[..., Any]],  # of any signature
+        identity: RunIdentity,
+        config: EngineConfig,
+        clock: Clock,
+        *,
+        run_to_end: bool = False,
+    ) -> None:
+        self.loop = loop
+        self.store = store
+        self.load = load
+        self.identity = identity
+        self.config = config
+        self.clock = clock
+        self.run_to_end = run_to_end
+        """Run agent code even over a finished journal, to check that it still replays."""
+        self.head = Head(Seq(0), identity.chain.genesis())
+        self.engine: Engine | None = None
+        self._terminating = False
+        self._agent: Agent[..., Any] | None = None
+        self._outcome: tuple[object, BaseException | None] = (None, None)
+        self._grace_watched = False
+        self._grace_over = False
+
+    # --- from outside -------------------------------------------------------------------------------------------
+
+    def terminate(self) -> None:
+        """SIGTERM: no new body begins, the ones in flight may finish within the grace time. In the loop's thread."""
+        self._terminating = True
+        if self.engine is not None:
+            self.engine.terminating = True
+            self.engine.poke()
+
+    @property
+    def confirmed(self) -> Head:
+        """The last head the store confirmed, for the termination message."""
+        return self.engine.writer.confirmed if self.engine is not None else self.head
+
+    # --- start --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> AttemptEnd:
+        """Raises ConfigError, JournalError, JournalUnavailable, Fenced, Terminated; anything else is a defect."""
+        self._check_terminating()
+        history = await self._read()
+        if history.finished is not None and not self.run_to_end:
+            return AttemptEnd(history.finished, self.head)
+        agent = self._agent = self.load()
+        bound = agent.bind(self.identity.goal, self.identity.inputs)
+        self._check_pins(history)
+        self._check_terminating()
+        engine = await self._make_engine(history, agent)
+        self._start_agent(engine, agent, bound)
+        self.loop.engine_task(engine.inbox.poll(), "inbox")
+        self.loop.engine_task(self._report(engine), "report")
+        return await self._conduct(engine)
+
+    def _check_terminating(self) -> None:
+        if self._terminating:
+            raise Terminated("the process was told to stop")
+
+    async def _read(self) -> History:
+        """Claim, read to the claimed head, prove it, decode it."""
+        identity, journal_id = self.identity, self.config.journal_id
+        claim = await self._patiently(lambda: self.store.claim(journal_id, self.config.attempt, identity.owner))
+        if claim.answer is not ClaimAnswer.OK or claim.head is None:
+            what = (
+                "another process claimed it"
+                if claim.answer is ClaimAnswer.TAKEN
+                else f"attempt {claim.attempt} is in force"
+            )
+            raise Fenced(f"attempt {self.config.attempt} cannot be claimed: {what}", claim.attempt)
+        faults.reach("after_claim")
+        self.head = claim.head
+        report = await self._patiently(
+            lambda: verify(self.store, identity.chain, journal_id, upto=claim.head, anchor=identity.anchor, keep=True)
+        )
+        report.require_whole()
+        faults.reach("after_verify")
+        return History.of([decode(stored.record, stored.seq) for stored in report.records])
+
+    def _check_pins(self, history: History) -> None:
+        """Goal, inputs and Python's minor version belong to the run: with others, replay would tell another story."""
+        started = history.started
+        if started is None:
+            if history.last_seq:
+                raise Diverged("the journal does not begin with a run_started record")
+            return
+        pins = (
+            ("goal", started.goal, digest(self.identity.goal.encode())),
+            ("inputs", started.inputs, digest(canonical(self.identity.inputs))),
+            ("Python", started.python, _python()),
+        )
+        for what, recorded, given in pins:
+            if recorded != given:
+                shown = (recorded, given) if what == "Python" else (f"digest {recorded[:12]}…", f"digest {given[:12]}…")
+                raise Diverged(
+                    f"this journal was begun with another {what}.\n  the record:  {shown[0]}\n  this attempt: {shown[1]}\n"
+                    f"Goal, inputs and Python's minor version cannot change during a run; start a new run instead."
+                )
+
+    async def _make_engine(self, history: History, agent: Agent[..., Any]) -> Engine:  # of any signature
+        identity, config = self.identity, self.config
+        inbox = Inbox(self.store, config.journal_id, identity.chain, history.inbox_ids)
+        engine = Engine(
+            loop=self.loop,
+            config=config,
+            store=self.store,
+            history=history,
+            inbox=inbox,
+            clock=self.clock,
+            sync_agent=not agent.is_async,
+        )
+        engine.writer = JournalWriter(
+            self.store,
+            config.journal_id,
+            config.attempt,
+            identity.owner,
+            identity.chain,
+            head=self.head,
+            clock=self.clock,
+            inbox_position=lambda: inbox.position,
+            progress=engine.progress,
+            on_stop=engine.stop,
+        )
+        inbox.attach(engine)
+        if history.started is None:
+            engine.delivery.run_time_ms = engine.put(
+                RunStarted,
+                run=identity.run_name or config.journal_id,
+                namespace=identity.namespace,
+                goal=digest(identity.goal.encode()),
+                inputs=digest(canonical(identity.inputs)),
+                entrypoint=identity.entrypoint,
+                image=identity.image,
+                python=_python(),
+                sdk=SDK_VERSION,
+                key_id=identity.key_id,
+            ).time
+        await self._patiently(inbox.read)
+        await self._tell(engine)
+        self.engine = engine
+        return engine
+
+    def _start_agent(self, engine: Engine, agent: Agent[..., Any], bound: dict[str, Any]) -> None:  # of any signature
+        scope = Scope(engine)
+        if not agent.is_async:
+            engine.thread = SyncAgentThread(engine)
+            engine.thread.start(lambda: agent.fn(**bound), scope, self._agent_ended)
+            return
+        root = engine.root = self.loop.agent_task(_awaited(agent, bound), scope, f"agent {agent.name}")
+        # In agent scope, so that the end has its turn in the order of agent code.
+        context = contextvars.Context()
+        context.run(SCOPE.set, scope)
+        root.add_done_callback(self._root_done, context=context)
+
+    def _root_done(self, root: "asyncio.Task[Any]") -> None:  # of any result
+        if root.cancelled():
+            self._agent_ended(None, asyncio.CancelledError("the agent was cancelled"))
+        elif (error := root.exception()) is not None:
+            self._agent_ended(None, error)
+        else:
+            self._agent_ended(root.result(), None)
+
+    def _agent_ended(self, value: object, error: BaseException | None) -> None:
+        assert self.engine is not None
+        self._outcome = (value, error)
+        self.engine.delivery.root_done = True
+        self.engine.delivery.wake()
+
+    # --- the middle ---------------------------------------------------------------------------------------------
+
+    async def _conduct(self, engine: Engine) -> AttemptEnd:
+        """Look whenever agent code is idle: at the end, finish; when only long waits are left, park."""
+        live_told = False
+        while True:
+            await engine.idle.wait()
+            engine.idle.clear()
+            if engine.stop_reason is not None:
+                raise engine.stop_reason
+            if self._terminating:
+                await self._leave(engine)
+            if engine.failure is not None:
+                return await self._finish(engine, None, engine.failure)
+            if engine.delivery.live and not live_told:
+                live_told = True
+                await self._tell(engine)
+            self._watch_cancel(engine)
+            if self._grace_over:
+                return await self._finish(
+                    engine, None, TimeoutError(f"clean-up did not end within {self.config.cancel_grace_s:g} s")
+                )
+            if self._done(engine):
+                return await self._finish(engine, *self._outcome)
+            if (end := await self._maybe_park(engine)) is not None:
+                return end
+
+    def _done(self, engine: Engine) -> bool:
+        delivery = engine.delivery
+        if not (delivery.live and delivery.agent_ended and engine.busy_drivers == 0):
+            return False
+        return delivery.cancel_delivered or not engine.drivers
+
+    def _watch_cancel(self, engine: Engine) -> None:
+        """The clean-up after a cancel is bounded, from when it can begin in this process."""
+        if engine.delivery.cancel_delivered and engine.delivery.live and not self._grace_watched:
+            self._grace_watched = True
+            self.loop.engine_at(self.config.cancel_grace_s, self._end_grace)
+
+    def _end_grace(self) -> None:
+        self._grace_over = True
+        assert self.engine is not None
+        self.engine.poke()
+
+    async def _maybe_park(self, engine: Engine) -> AttemptEnd | None:
+        """Park if nothing can happen but an answer or a long timer; fail if nothing can ever happen."""
+        delivery = engine.delivery
+        if not engine.quiescent:
+            return None
+        questions = [d for d in engine.drivers.values() if d.question is not None]
+        timers = [] if delivery.agent_ended else [c for c in delivery.waits() if isinstance(c, TimerCall)]
+        if not questions and not timers:
+            engine.fail(
+                TerminalError(
+                    "the agent waits for something that no step, timer or answer will ever bring (a lock, event, queue or future)"
+                )
+            )
+            return None
+        now = self.clock.now_epoch_ms()
+        if any(t.due - now <= self.config.park_linger_s * 1000 for t in timers):
+            return None
+        return await self._park(engine, [*(d.waited() for d in questions), *(_waited(t) for t in timers)])
+
+    async def _park(self, engine: Engine, waits: list[Waited]) -> AttemptEnd | None:
+        dues = [w.due for w in waits if w.due is not None]
+        made: list[Park] = []
+
+        def make(seq: Seq) -> Park:
+            now = self.clock.now_epoch_ms()
+            made.append(
+                Park(seq=seq, attempt=self.config.attempt, time=now, waits=waits, wake=min(dues) if dues else None)
+            )
+            return made[-1]
+
+        engine.parking = True
+        faults.reach("before_park")
+        reply = await engine.writer.append_park(make)
+        if reply is ParkReply.PARKED:
+            faults.reach("after_park")
+            return AttemptEnd(made[-1], engine.writer.confirmed)
+        engine.unpark()
+        await self._patiently(engine.inbox.read)
+        engine.poke()
+        return None
+
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    async def _finish(self, engine: Engine, value: object, error: BaseException | None) -> AttemptEnd:
+        cancelled = engine.delivery.cancel_delivered
+        engine.finishing = True
+        fields: dict[str, Any] = {}  # of Finished, checked by its model
+        if error is None:
+            assert self._agent is not None
+            try:
+                fields["value"] = await engine.keep(self._agent.result.encode(value))
+            except LimitError as e:
+                error = e
+        if error is not None and not (cancelled and isinstance(error, asyncio.CancelledError)):
+            if not cancelled:
+                log.error("the agent failed", exc_info=error)
+            fields |= {"type": error_type(error), "message": error_message(error), "data": error_data(error)}
+        outcome = "cancelled" if cancelled else "succeeded" if error is None else "failed"
+        if engine.history.finished is not None:
+            self._compare(engine.history.finished, outcome, fields)
+            return AttemptEnd(engine.history.finished, self.head, error)
+        faults.reach("before_finished")
+        record = engine.put(Finished, outcome=outcome, **fields)
+        await engine.writer.drain()
+        faults.reach("after_finished")
+        return AttemptEnd(record, engine.writer.confirmed, error)
+
+    @staticmethod
+    def _compare(finished: Finished, outcome: str, fields: dict[str, Any]) -> None:  # as _finish
+        had = (finished.outcome, canonical(finished.value), finished.type)
+        has = (outcome, canonical(fields.get("value")), fields.get("type", ""))
+        if had != has:
+            raise Diverged(
+                f"the agent ended in another way than the journal tells.\n  the record:  {finished.outcome} {finished.type}\n"
+                f"  the code:    {outcome} {fields.get('type', '')}\nResults must come from inputs and step results alone."
+            )
+
+    async def _leave(self, engine: Engine) -> None:
+        """After SIGTERM. Raises Terminated."""
+        until = self.clock.monotonic_s() + self.config.grace_s
+        while engine.bodies and engine.stop_reason is None and self.clock.monotonic_s() < until:
+            engine.idle.clear()
+            try:
+                await asyncio.wait_for(engine.idle.wait(), max(0.01, until - self.clock.monotonic_s()))
+            except TimeoutError:
+                break
+        if engine.stop_reason is not None:
+            raise engine.stop_reason
+        for call in list(engine.delivery.pending.values()):
+            # Announced, never begun: say so, or the next attempt would have to ask whether it happened.
+            if isinstance(call, StepCall) and call.intent_seq and call.step.effect == "at_most_once":
+                engine.put(
+                    Settled,
+                    key=call.key,
+                    name=call.step.name,
+                    decision="again",
+                    by="everstep",
+                    reason="its process was told to stop before the body began",
+                )
+        await engine.writer.drain()
+        raise Terminated("the process was told to stop; everything recorded is written")
+
+    # --- the store ----------------------------------------------------------------------------------------------
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call while the store is away, for a bounded time. Raises JournalUnavailable."""
+        wait_s = 0.05
+        until = self.clock.monotonic_s() + UNREACHABLE_AFTER_S
+        while True:
+            try:
+                return await call()
+            except JournalUnavailable:
+                if self.clock.monotonic_s() > until:
+                    raise
+                self._check_terminating()
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, 2.0)
+
+    async def _tell(self, engine: Engine) -> None:
+        """Report progress; also how an idle process learns that it was fenced. Raises Fenced."""
+        try:
+            reply = await self.store.report(
+                self.config.journal_id, self.config.attempt, self.identity.owner, engine.progress()
+            )
+        except JournalUnavailable as e:
+            log.debug("progress could not be reported: %s", e)
+            return
+        if reply.answer is not ClaimAnswer.OK:
+            raise Fenced(f"attempt {reply.attempt} has replaced attempt {self.config.attempt}", reply.attempt)
+
+    async def _report(self, engine: Engine) -> None:
+        while True:
+            await asyncio.sleep(self.config.report_every_s)
+            try:
+                await self._tell(engine)
+            except BaseException as e:
+                engine.stop(e)
+                return
+
+
+async def _awaited(agent: Agent[..., Any], bound: dict[str, Any]) -> Any:  # of any signature and result
+    return await agent.fn(**bound)
+
+
+def _waited(timer: TimerCall) -> Waited:
+    return Waited(kind="timer", key=timer.key, due=timer.due, since=timer.created)
+
+
+def _python() -> str:
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+__all__ = ["Attempt", "AttemptEnd", "RunIdentity"]

@@ -1,0 +1,73 @@
+"""Values above 64 KiB, kept beside the journal under their digest. Whole, and checked when they are read."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from everstep.errors import JournalTampered, JournalUnavailable
+from everstep.ids import JournalId, Seq
+from everstep.journal.records import Json
+from everstep.journal.store import Store
+from everstep.run.values import digest
+
+if TYPE_CHECKING:
+    from everstep.run.engine import Engine
+
+T = TypeVar("T")
+WAIT_FIRST_S = 0.05
+WAIT_MAX_S = 2.0
+UNREACHABLE_AFTER_S = 60.0
+"""As the writer's: one store, one patience."""
+
+
+class Blobs:
+    """Of one attempt. Holds what is about to be delivered, no more."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._held: dict[str, bytes] = {}
+
+    def look_up(self, data: Json) -> tuple[bool, Json]:
+        """The value a record stands for, if it is here. (False, _): `load` it first."""
+        if not (isinstance(data, dict) and "$blob" in data):
+            return True, data
+        raw = self._held.pop(data["$blob"], None)
+        return (False, None) if raw is None else (True, json.loads(raw))
+
+    async def put(self, name: str, raw: bytes) -> None:
+        """Store a blob, and hold it for its delivery."""
+        await self._patiently(lambda: self._engine.store.blob_put(self._engine.config.journal_id, name, raw))
+        self._held[name] = raw
+
+    async def load(self, data: Json) -> None:
+        """Fetch one. Raises JournalTampered if it is missing or another one."""
+        name = data["$blob"]
+        raw = await self._patiently(lambda: self._engine.store.blob_get(self._engine.config.journal_id, name))
+        if raw is None or digest(raw) != name:
+            what = "is missing" if raw is None else "was changed"
+            raise JournalTampered(f"the value kept as blob {name[:12]}… {what}", Seq(self._engine.history.last_seq))
+        self._held[name] = raw
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        clock = self._engine.clock
+        until = clock.monotonic_s() + UNREACHABLE_AFTER_S
+        wait_s = WAIT_FIRST_S
+        while True:
+            try:
+                return await call()
+            except JournalUnavailable:
+                if clock.monotonic_s() > until:
+                    raise
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, WAIT_MAX_S)
+
+
+async def read_value(store: Store, journal_id: JournalId, data: Json) -> Json:
+    """The value a record stands for, whole. Raises JournalTampered if its blob is missing or another one."""
+    if not (isinstance(data, dict) and "$blob" in data):
+        return data
+    raw = await store.blob_get(journal_id, data["$blob"])
+    if raw is None or digest(raw) != data["$blob"]:
+        raise JournalTampered(f"the value kept as blob {data['$blob'][:12]}… is missing or was changed", Seq(1))
+    return json.loads(raw)

@@ -1,0 +1,115 @@
+"""Running one step body (or probe) outside agent scope, and saying how it ended.
+
+An async body is a task; a sync body runs in a thread of its own, or on the sync agent's own thread. Threads cannot be cancelled: one
+that is left behind is told of as `ended=False`, which matters for at_most_once steps.
+"""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from everstep.run.loop import AgentLoop
+
+
+@dataclass(frozen=True)
+class BodyEnd:
+    """How a body ended: with a value, an error, or neither (cancelled). `ended` False: it may still be running."""
+
+    value: object = None
+    error: BaseException | None = None
+    cancelled: bool = False
+    timed_out: bool = False
+    ended: bool = True
+
+
+class BodyRun:
+    """One body in flight; `await run.end` gives its BodyEnd, whatever it does."""
+
+    def __init__(self, loop: AgentLoop, cancel_wait_s: float, timeout_s: float | None) -> None:
+        self._loop = loop
+        self._cancel_wait_s = cancel_wait_s
+        self._timeout_s = timeout_s
+        self._task: asyncio.Task[BodyEnd] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._timed_out = False
+        self.patient = False
+        """Set for the sync agent's own thread: the agent cannot go on before the body returns, so it is always waited for."""
+        self.end: asyncio.Future[BodyEnd] = asyncio.Future(loop=loop)
+
+    def start_task(
+        self, body: Callable[[], Coroutine[Any, Any, object]], context: contextvars.Context, name: str
+    ) -> None:
+        """Run an async body."""
+        self._task = self._loop.engine_task(_told(body), name, context)
+        self._task.add_done_callback(self._task_done)
+        self._arm()
+
+    def start_thread(self, body: Callable[[], object], context: contextvars.Context, name: str) -> None:
+        """Run a sync body in a thread of its own. A daemon, so that one that hangs does not keep the process."""
+        threading.Thread(target=lambda: self.in_thread(body, context), name=f"everstep {name}", daemon=True).start()
+        self._arm()
+
+    def in_thread(self, body: Callable[[], object], context: contextvars.Context) -> None:
+        """Run a sync body here, in a thread that is not the loop's, and tell its end to the loop."""
+        try:
+            end = BodyEnd(value=context.run(body))
+        except BaseException as e:
+            end = BodyEnd(error=e)
+        try:
+            self._loop.call_soon_threadsafe(self._finish, end, context=contextvars.Context())
+        except RuntimeError:
+            pass  # the loop is closed: the attempt ended meanwhile
+
+    def cancel(self) -> None:
+        """The agent does not wait any more: cancel the body and give it a bounded time to end."""
+        if self.end.done() or self.patient:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._timers.append(self._loop.engine_at(self._cancel_wait_s, self._leave_behind))
+
+    def _arm(self) -> None:
+        if self._timeout_s is not None:
+            self._timers.append(self._loop.engine_at(self._timeout_s, self._time_out))
+
+    def _time_out(self) -> None:
+        self._timed_out = True
+        if self._task is None:
+            self._leave_behind()
+        else:
+            self.cancel()
+
+    def _leave_behind(self) -> None:
+        self._finish(BodyEnd(cancelled=True, ended=False))
+
+    def _task_done(self, task: asyncio.Task[BodyEnd]) -> None:
+        if task.cancelled():
+            self._finish(BodyEnd(cancelled=True))
+        elif (error := task.exception()) is not None:
+            self._finish(BodyEnd(error=error))
+        else:
+            self._finish(task.result())
+
+    def _finish(self, end: BodyEnd) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        if self.end.done():
+            return
+        if self._timed_out and (end.cancelled or end.error is not None):
+            end = BodyEnd(error=end.error, cancelled=end.cancelled, timed_out=True, ended=end.ended)
+        self.end.set_result(end)
+
+
+async def _told(body: Callable[[], Coroutine[Any, Any, object]]) -> BodyEnd:
+    """The body's end as data: neither SystemExit nor a signal of another library may end the loop from here."""
+    try:
+        return BodyEnd(value=await body())
+    except asyncio.CancelledError:
+        return BodyEnd(cancelled=True)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:
+        return BodyEnd(error=e)

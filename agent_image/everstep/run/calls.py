@@ -1,0 +1,58 @@
+"""What agent code waits for: step calls and timers, each under its key, until their outcome was delivered."""
+
+import asyncio
+import contextvars
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from everstep.ids import EpochMs, Seq, StepKey
+from everstep.journal.records import Json
+from everstep.run.history import Past
+from everstep.run.steps import Step
+
+if TYPE_CHECKING:
+    from everstep.run.driver import StepDriver
+
+
+class Waiter(Protocol):
+    """Where a step's outcome goes: an asyncio future, or the sync agent's thread."""
+
+    def set_result(self, result: Any, /) -> None: ...  # the step's own result type
+    def set_exception(self, exception: BaseException, /) -> None: ...
+    def done(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class StepCall:
+    """One call of a step. `gone`: agent code does not wait for it any more (it was cancelled)."""
+
+    key: StepKey
+    step: Step[..., Any]  # of any signature
+    args: Mapping[str, Json]
+    digest: str
+    context: contextvars.Context
+    waiter: Any  # a Waiter; as asyncio.Future it is also awaited
+    past: Past | None = None
+    intent_seq: Seq = Seq(0)
+    """Of the intent this process wrote and whose body has not begun."""
+    gone: bool = False
+    delivered: bool = False
+    driver: "StepDriver | None" = None
+
+
+@dataclass(slots=True)
+class TimerCall:
+    """One durable timer. `live` is the real timer of this process."""
+
+    key: StepKey
+    due: EpochMs
+    handle: asyncio.Handle
+    past: Past | None = None
+    gone: bool = False
+    fired: bool = False
+    live: asyncio.TimerHandle | None = None
+    created: EpochMs = field(default=EpochMs(0))
+
+
+Pending = StepCall | TimerCall

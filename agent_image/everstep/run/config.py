@@ -1,0 +1,37 @@
+"""Bounds and waits of one attempt's engine. Times are seconds."""
+
+import math
+from dataclasses import dataclass
+
+from everstep.contract import DEFAULT_CANCEL_GRACE_S, DEFAULT_GRACE_S, DEFAULT_PARK_LINGER_S
+from everstep.ids import Attempt, JournalId
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What the engine is told; built from AttemptSettings, or by `everstep.run` and tests."""
+
+    journal_id: JournalId
+    attempt: Attempt
+    predecessor_dead: bool = False
+    """Proof that the process of the attempt before this one is gone: only then a probe's "not done" counts."""
+    grace_s: float = DEFAULT_GRACE_S
+    cancel_grace_s: float = DEFAULT_CANCEL_GRACE_S
+    park_linger_s: float = DEFAULT_PARK_LINGER_S
+    """Timers longer than this park the run; `math.inf` waits for every timer in the process."""
+    inbox_poll_s: float = 1.0
+    """How soon an answer or a cancel is seen while the process lives. One small read per poll."""
+    report_every_s: float = 10.0
+    """How often an idle process tells of itself, and so learns that it was fenced."""
+    body_cancel_s: float = 5.0
+    """How long a cancelled or timed-out body may take to end before it is left behind."""
+    probe_timeout_s: float = 60.0
+    """Bound on a probe whose step has no timeout of its own."""
+    max_steps: int = 100_000
+    """Steps per run; more are a runaway loop, and a replay that takes minutes."""
+    max_threads: int = 64
+    """Bodies of sync steps of an async agent that run at the same time; the rest wait their turn."""
+
+    @property
+    def parks_on_timers(self) -> bool:
+        return self.park_linger_s < math.inf

@@ -1,0 +1,318 @@
+"""Delivery: agent code runs until it is idle, then gets the next outcome, in journal order.
+
+The queue starts with the outcomes of the record and goes on with those of this process; there is no other path, so the first run
+takes the same turns as every replay. A head outcome whose call waits is delivered; one whose call was cancelled is consumed in
+silence; one that nothing waits for, with the agent idle, is a divergence.
+"""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from everstep import faults
+from everstep.errors import Diverged, NotJSON, StepFailed
+from everstep.ids import EpochMs, StepKey
+from everstep.journal.records import Abandoned, Cancel, Failure, Fired, Json, Record, Result, Settled
+from everstep.run.blobs import Blobs
+from everstep.run.calls import Pending, StepCall, TimerCall
+from everstep.run.history import CURE, describe, unexpected
+
+if TYPE_CHECKING:
+    from everstep.run.engine import Engine
+
+SLICE_S = 0.02
+"""Agent code that has much to do lets the rest of the process breathe this often."""
+LOOK_EVERY = 64
+
+
+class Delivery:
+    """See the module."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self.engine = engine
+        self.queue: deque[Record] = engine.history.outcomes
+        self.pending: dict[str, Pending] = {}
+        self.blobs = Blobs(engine)
+        self.run_time_ms: int = engine.history.started.time if engine.history.started else 0
+        self.live = False
+        """True once the recorded history was consumed; from then on bodies may run."""
+        self.replayed = 0
+        self.replay_ms: int | None = None
+        self.resumed_epoch_ms: int | None = None
+        self.began_s = engine.clock.monotonic_s()
+        self.root_done = False
+        self.cancel_delivered = False
+        self._recorded_left = len(self.queue)
+        self._timers_to_arm: list[TimerCall] = []
+        self._loading: asyncio.Task[None] | None = None
+        self._leftovers_cancelled = False
+        self._due = False
+        self._pumping = False
+
+    @property
+    def replaying(self) -> bool:
+        return self._recorded_left > 0 or bool(self.engine.history.claims)
+
+    @property
+    def busy(self) -> bool:
+        """Agent code is runnable, or an outcome is on its way to it."""
+        return bool(self.queue or self.engine.loop.agent_ready or self._due or self._pumping or self._loading)
+
+    # --- the pump -----------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Agent code became runnable, or an outcome arrived."""
+        if not self._due and not self._pumping:
+            self._due = True
+            self.engine.loop.engine_soon(self._pump)
+
+    def add(self, outcome: Record) -> None:
+        self.queue.append(outcome)
+        self.wake()
+
+    def _pump(self) -> None:
+        self._due = False
+        self._pumping = True
+        try:
+            again = self._run_agent()
+        finally:
+            self._pumping = False
+        if again:
+            self.wake()
+
+    def _run_agent(self) -> bool:
+        """True: there is more to do, after the rest of the process had its turn."""
+        engine = self.engine
+        ready = engine.loop.agent_ready
+        until = engine.clock.monotonic_s() + SLICE_S
+        turns = 0
+        while engine.stop_reason is None:
+            while ready:
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    self._turn(handle)
+                    if engine.stop_reason is not None:
+                        return False
+                turns += 1
+                if turns % LOOK_EVERY == 0 and engine.clock.monotonic_s() > until:
+                    return True
+            if engine.thread is not None and engine.thread.busy:
+                return False
+            if self.root_done and not self._leftovers_cancelled:
+                self._cancel_leftovers()
+                continue
+            if self._deliver_next():
+                turns += 1
+                if turns % LOOK_EVERY == 0 and engine.clock.monotonic_s() > until:
+                    return True
+                continue
+            if self._idle():
+                return False
+        return False
+
+    @staticmethod
+    def _turn(handle: asyncio.Handle) -> None:
+        try:
+            handle._run()
+        except SystemExit:
+            pass  # its task holds it; an agent that exits has failed, it does not end the engine
+
+    def _idle(self) -> bool:
+        """Agent code is idle and nothing can be delivered now. False: go on pumping."""
+        engine = self.engine
+        if self._loading is not None or engine.stop_reason is not None or engine.terminating:
+            engine.poke()
+            return True
+        if not self.live:
+            if engine.history.claims:
+                engine.stop(engine.history.unclaimed(self.code_does()))
+                return True
+            self._go_live()
+        engine.start_drivers()
+        engine.writer.flush_soon()
+        engine.poke()
+        return True
+
+    def _go_live(self) -> None:
+        engine = self.engine
+        self.live = True
+        self.replay_ms = int((engine.clock.monotonic_s() - self.began_s) * 1000)
+        self.resumed_epoch_ms = engine.clock.now_epoch_ms()
+        for timer in sorted(self._timers_to_arm, key=lambda t: t.due):
+            if not timer.gone:
+                self._arm(timer)
+        self._timers_to_arm.clear()
+        engine.inbox.go_live()
+
+    # --- delivering ---------------------------------------------------------------------------------------------
+
+    def _deliver_next(self) -> bool:
+        engine = self.engine
+        if not self.queue or engine.terminating or self._loading is not None:
+            return False
+        record = self.queue[0]
+        if isinstance(record, Cancel):
+            self._take(record)
+            self._cancel_agent()
+            return True
+        call = self.pending.get(record.key)
+        if call is None:
+            engine.stop(unexpected(record, self.code_does()))
+            return False
+        if call.gone:
+            self._take(record)
+            del self.pending[record.key]
+            return True
+        if isinstance(call, TimerCall):
+            self._fire(record, call)
+        else:
+            self._resolve(record, call)
+        return engine.stop_reason is None and self._loading is None
+
+    def _take(self, record: Record) -> None:
+        self.queue.popleft()
+        if record.time > self.run_time_ms:
+            self.run_time_ms = record.time
+        if self._recorded_left:
+            self._recorded_left -= 1
+            if not isinstance(record, Fired | Cancel):
+                self.replayed += 1
+            faults.reach("in_replay")
+
+    def _fire(self, record: Record, timer: TimerCall) -> None:
+        if not isinstance(record, Fired):
+            self.engine.stop(unexpected(record, f"waits for a timer at {timer.key!r}"))
+            return
+        self._take(record)
+        self.run_time_ms = max(self.run_time_ms, timer.due)
+        del self.pending[timer.key]
+        self.engine.loop.agent_ready.append(timer.handle)
+
+    def _resolve(self, record: Record, call: StepCall) -> None:
+        value: object = None
+        error: BaseException | None = None
+        if isinstance(record, Result) or (isinstance(record, Settled) and record.decision == "done"):
+            known, data = self.blobs.look_up(record.value)
+            if not known:
+                self._loading = self.engine.loop.engine_task(self._load(record.value), "load a blob")
+                return
+            try:
+                value = call.step.signature.result.decode(data)
+            except NotJSON as e:
+                self.engine.stop(
+                    Diverged(f"{describe(record)}, but its value does not fit the code any more: {e}. {CURE}.")
+                )
+                return
+        elif isinstance(record, Failure):
+            error = StepFailed(record.type, record.message, record.data, step=record.name, key=call.key)
+        elif isinstance(record, Settled):
+            reason = record.reason or "settled as failed"
+            error = StepFailed("StepUncertain", f"{reason} ({record.by})", None, step=record.name, key=call.key)
+        else:
+            what = "still waits for it" if isinstance(record, Abandoned) else "waits for its result"
+            self.engine.stop(unexpected(record, f"{what} at {call.key!r}"))
+            return
+        self._take(record)
+        del self.pending[call.key]
+        self._hand_over(call, value, error)
+
+    def _hand_over(self, call: StepCall, value: object, error: BaseException | None) -> None:
+        call.delivered = True
+        if call.waiter.done():
+            return
+        loop = self.engine.loop
+        loop.delivering = True
+        try:
+            if error is None:
+                call.waiter.set_result(value)
+            else:
+                call.waiter.set_exception(error)
+        finally:
+            loop.delivering = False
+
+    async def _load(self, reference: Json) -> None:
+        try:
+            await self.blobs.load(reference)
+        except BaseException as e:
+            self.engine.stop(e)
+        finally:
+            self._loading = None
+            self.wake()
+
+    # --- timers -------------------------------------------------------------------------------------------------
+
+    def add_timer(self, timer: TimerCall) -> None:
+        self.pending[timer.key] = timer
+        if timer.past is not None and timer.past.outcome is not None:
+            return
+        if self.live:
+            self._arm(timer)
+        else:
+            self._timers_to_arm.append(timer)
+
+    def _arm(self, timer: TimerCall) -> None:
+        engine = self.engine
+        delay_s = (timer.due - engine.clock.now_epoch_ms()) / 1000
+        # A wall clock that is set back must not fire early: the record says when it was due.
+        timer.live = engine.loop.engine_at(delay_s, lambda: engine.when_not_parking(lambda: self._ring(timer)))
+
+    def _ring(self, timer: TimerCall) -> None:
+        engine = self.engine
+        if timer.gone or engine.stop_reason is not None or engine.terminating:
+            return
+        if timer.due > engine.clock.now_epoch_ms():
+            self._arm(timer)
+            return
+        timer.fired = True
+        try:
+            self.add(engine.put(Fired, key=timer.key))
+        except BaseException as e:
+            engine.stop(e)
+
+    def cancel_timer(self, timer: TimerCall) -> None:
+        """Agent code cancelled it."""
+        if timer.gone:
+            return
+        timer.gone = True
+        if timer.live is not None:
+            timer.live.cancel()
+        if not timer.fired and (timer.past is None or timer.past.outcome is None):
+            self.pending.pop(timer.key, None)
+
+    # --- the end of the agent -----------------------------------------------------------------------------------
+
+    def _cancel_agent(self) -> None:
+        """A person cancelled the run: unwind agent code."""
+        self.cancel_delivered = True
+        self.engine.cancel_root()
+
+    def _cancel_leftovers(self) -> None:
+        """The agent returned: its other tasks are cancelled, as asyncio.run does."""
+        self._leftovers_cancelled = True
+        loop = self.engine.loop
+        loop.delivering = True
+        try:
+            for task in sorted(loop.agent_tasks, key=hash):
+                task.cancel()
+        finally:
+            loop.delivering = False
+
+    @property
+    def agent_ended(self) -> bool:
+        return self.root_done and not self.engine.loop.agent_tasks and not self.queue
+
+    def waits(self) -> list[Pending]:
+        """What agent code waits for, in the order of the calls."""
+        return [call for call in self.pending.values() if not call.gone]
+
+    def code_does(self) -> str:
+        """What agent code is at, for a divergence."""
+        if self.root_done:
+            return "the agent has returned"
+        names = [
+            f"step {c.step.name} at {c.key!r}" if isinstance(c, StepCall) else f"a timer at {c.key!r}"
+            for c in self.waits()
+        ]
+        if not names:
+            return "waits for nothing that the journal knows"
+        return f"waits for {', '.join(names[:5])}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")

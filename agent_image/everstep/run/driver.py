@@ -1,0 +1,339 @@
+"""Brings one step call to its outcome: tries, time-outs, what a lost process left open, probes and people.
+
+Runs outside agent scope, one per call that is still awaited when the recorded history was consumed, or that was made since.
+A body starts only after its intent is durable. What ends a call is exactly one outcome record: result, failure, abandoned, or
+settled.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from everstep import faults
+from everstep.errors import LimitError, NotDone, NotJSON, StopRun
+from everstep.ids import EpochMs, Seq
+from everstep.journal.inbox import SettleBody
+from everstep.journal.records import (
+    Abandoned,
+    Failure,
+    Intent,
+    Json,
+    Result,
+    Settled,
+    TryFailed,
+    Uncertain,
+    Waited,
+    canonical,
+)
+from everstep.run.body import BodyEnd, BodyRun
+from everstep.run.calls import StepCall
+from everstep.run.errordata import TRY_MESSAGE_MAX, error_data, error_message, error_type
+from everstep.run.probe import NOT_DONE, UNKNOWN, Done
+
+if TYPE_CHECKING:
+    from everstep.run.engine import Engine
+
+ARGUMENTS_SHOWN_BYTES = 4096
+
+
+@dataclass
+class Question:
+    """An uncertain step that waits for a person."""
+
+    reason: str
+    since: EpochMs
+    answer: asyncio.Future[bool]
+    """Resolved with True for `again`."""
+    refused: str = ""
+    """Why the last answer was not taken."""
+
+
+class StepDriver:
+    """See the module."""
+
+    def __init__(self, engine: "Engine", call: StepCall) -> None:
+        self.engine = engine
+        self.call = call
+        self.step = call.step
+        past = call.past
+        self.tries = past.tries if past else 1
+        self.failures = past.failures if past else 0
+        self.body: BodyRun | None = None
+        self.question: Question | None = None
+        self._pause: asyncio.Future[None] | None = None
+
+    # --- told from outside --------------------------------------------------------------------------------------
+
+    def forsaken(self) -> None:
+        """The agent cancelled its wait."""
+        if self.body is not None:
+            self.body.cancel()
+        if self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
+
+    # --- the way to an outcome ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        again = await self._take_up()
+        while again:
+            again = await self._try()
+
+    async def _take_up(self) -> bool:
+        """From where the record stands. True: a try is due."""
+        past = self.call.past
+        if past is None:
+            return True
+        if isinstance(past.last, Uncertain):
+            return await self._resolve(past.last.reason, proved=False, asked=past.last)
+        if isinstance(past.last, Intent):
+            if self.step.effect == "at_most_once" or past.last.effect == "at_most_once":
+                proved = self.engine.config.predecessor_dead and past.last.attempt == self.engine.config.attempt - 1
+                reason = f"the process of attempt {past.last.attempt} was lost while the step was in flight"
+                return await self._resolve(reason, proved=proved)
+        if self.call.gone:
+            return self._abandon("its process was lost, and the agent did not wait for it any more")
+        return True
+
+    async def _try(self) -> bool:
+        """One try: intent, body, record. True: another one is due."""
+        call, engine = self.call, self.engine
+        if call.gone:
+            return self._abandon("cancelled before its body began")
+        if call.intent_seq == 0:
+            self.tries += 1
+            call.intent_seq = engine.put_intent(call, self.tries)
+        await engine.writer.durable(call.intent_seq)
+        faults.reach("after_intent")
+        await engine.may_begin()
+        if call.gone:
+            return self._abandon("cancelled before its body began")
+        call.intent_seq = Seq(0)
+        began = engine.clock.monotonic_s()
+        end, usage = await self._run_body()
+        took_ms = int((engine.clock.monotonic_s() - began) * 1000)
+        if end.error is None and not end.cancelled:
+            await self._record_value(end.value, took_ms, usage)
+            engine.body_ended()
+            return False
+        engine.body_ended()
+        return await self._not_a_value(end, took_ms)
+
+    async def _run_body(self) -> tuple[BodyEnd, dict[str, int]]:
+        faults.reach("in_body")
+        call, engine = self.call, self.engine
+        self.body, context = await engine.start_body(call, self.tries)
+        end = await self.body.end
+        self.body = None
+        faults.reach("after_effect")
+        return end, dict(context.usage)
+
+    async def _record_value(self, value: object, took_ms: int, usage: dict[str, int]) -> None:
+        """The effect has happened: a value that cannot be journaled is a failure, never another try."""
+        engine, call = self.engine, self.call
+        try:
+            encoded = self.step.signature.result.encode(value)
+        except LimitError as e:
+            self._fail(type(e).__name__, str(e), None, took_ms)
+            return
+        data = await engine.keep(encoded)
+        engine.add_usage(usage)
+        engine.put_outcome(Result, call, value=data, took_ms=took_ms, usage=usage or None)
+        faults.reach("after_result")
+
+    async def _not_a_value(self, end: BodyEnd, took_ms: int) -> bool:
+        at_most_once = self.step.effect == "at_most_once"
+        if end.error is None and self.call.gone and not end.timed_out:
+            if at_most_once:
+                return await self._resolve("the agent cancelled it while its body ran", proved=end.ended)
+            return self._abandon(
+                "cancelled by the agent" if end.ended else "cancelled by the agent; its body did not end"
+            )
+        if end.timed_out:
+            reason = f"TimeoutError: no result within {self.step.timeout_s:g} s"
+            if at_most_once:
+                return await self._resolve(f"the step timed out: {reason}", proved=end.ended)
+            return await self._failed_try(TimeoutError(f"no result within {self.step.timeout_s:g} s"), took_ms)
+        error = end.error or asyncio.CancelledError("the body cancelled itself")
+        if isinstance(error, StopRun):
+            error = RuntimeError(f"the body raised {type(error).__name__}, which only the engine may: {error}")
+        return await self._failed_try(error, took_ms)
+
+    async def _failed_try(self, error: BaseException, took_ms: int) -> bool:
+        retry = self.step.retry
+        self.failures += 1
+        if self.step.effect == "at_most_once":
+            worth = isinstance(error, NotDone)
+        else:
+            worth = isinstance(error, retry.retry_on)
+        if not worth or self.failures >= retry.max_tries or self.call.gone:
+            self._fail(error_type(error), error_message(error), error_data(error), took_ms)
+            return False
+        engine, call = self.engine, self.call
+        engine.put(
+            TryFailed,
+            key=call.key,
+            name=self.step.name,
+            tries=self.tries,
+            type=error_type(error),
+            message=error_message(error, TRY_MESSAGE_MAX),
+        )
+        engine.writer.flush_soon()
+        faults.reach("before_retry")
+        await self._wait(retry.wait_s(self.failures, engine.clock.random_bytes(1)[0] / 255))
+        return True
+
+    async def _wait(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        self._pause = asyncio.get_running_loop().create_future()
+        timer = self.engine.loop.engine_at(seconds, self.forsaken)
+        await self._pause
+        timer.cancel()
+        self._pause = None
+
+    # --- outcomes -----------------------------------------------------------------------------------------------
+
+    def _fail(self, type_: str, message: str, data: Json, took_ms: int) -> None:
+        self.engine.put_outcome(Failure, self.call, type=type_, message=message, data=data, took_ms=took_ms)
+        faults.reach("after_result")
+
+    def _abandon(self, reason: str) -> bool:
+        self.engine.put_outcome(Abandoned, self.call, reason=reason)
+        return False
+
+    # --- uncertain ----------------------------------------------------------------------------------------------
+
+    async def _resolve(self, reason: str, *, proved: bool, asked: Uncertain | None = None) -> bool:
+        """The effect may have happened. `proved`: whoever was at it is gone for sure. True: it may run again."""
+        if asked is not None and self.engine.inbox.holds(self.call.key):
+            return await self._ask(asked.reason, EpochMs(asked.time))  # a person's word came before another probe
+        answer = await self._probe()
+        if isinstance(answer, Done):
+            try:
+                encoded = self.step.signature.result.encode(answer.value)
+            except LimitError as e:
+                reason = f"{reason}; the probe said done, but its value was refused: {e}"
+            else:
+                data = await self.engine.keep(encoded)
+                self.engine.put_outcome(Settled, self.call, decision="done", value=data, by="probe")
+                return False
+        elif answer is NOT_DONE and proved:
+            if self.call.gone:
+                return self._abandon("cancelled by the agent; the probe says that it was not done")
+            self._settled_again("probe", "the probe says that it was not done", "")
+            return True
+        elif answer is NOT_DONE:
+            reason = f"{reason}; the probe says not done, but whoever was at it may still be alive"
+        if self.step.on_uncertain == "fail":
+            self.engine.put_outcome(Settled, self.call, decision="fail", by="on_uncertain", reason=reason)
+            return False
+        if asked is None:
+            since = self.engine.put(
+                Uncertain, key=self.call.key, name=self.step.name, reason=reason, input=self.call.digest
+            ).time
+            return await self._ask(reason, EpochMs(since))
+        return await self._ask(asked.reason, EpochMs(asked.time))
+
+    async def _probe(self) -> object:
+        if self.step.probe is None:
+            return UNKNOWN
+        await self.engine.may_begin()
+        faults.reach("before_probe")
+        run, _ = await self.engine.start_body(self.call, self.tries, probe=True)
+        end = await run.end
+        self.engine.body_ended()
+        faults.reach("after_probe")
+        if end.error is not None or end.cancelled:
+            self.engine.log.warning(
+                "the probe of step %s (%s) did not answer: %s",
+                self.step.name,
+                self.call.key,
+                end.error or "no answer in time",
+            )
+            return UNKNOWN
+        if isinstance(end.value, Done) or end.value in (NOT_DONE, UNKNOWN):
+            return end.value
+        self.engine.log.warning(
+            "the probe of step %s answered %r; it must answer Done(value), NOT_DONE or UNKNOWN",
+            self.step.name,
+            end.value,
+        )
+        return UNKNOWN
+
+    async def _ask(self, reason: str, since: EpochMs) -> bool:
+        self.question = Question(reason, since, asyncio.get_running_loop().create_future())
+        self.engine.inbox.offer(self)
+        if self.question.answer.done():
+            again = self.question.answer.result()
+        else:
+            self.engine.writer.flush_soon()
+            self.engine.driver_waits(self)
+            again = await self.question.answer
+            self.engine.driver_goes_on(self)
+        self.question = None
+        return again
+
+    def settle(self, body: SettleBody, inbox_id: str) -> bool:
+        """A person's answer. False: refused, and the question stays with the reason."""
+        assert self.question is not None
+        try:
+            data = self._checked(body)
+        except (NotJSON, ValueError) as e:
+            self.question.refused = f"the answer of {body.by or 'somebody'} was refused: {e}"
+            self.engine.log.warning("step %s (%s): %s", self.step.name, self.call.key, self.question.refused)
+            self.engine.poke()
+            return False
+        if body.decision == "again":
+            self._settled_again(body.by, body.reason, inbox_id)
+        else:
+            self.engine.put_outcome(
+                Settled, self.call, decision=body.decision, value=data, by=body.by, reason=body.reason, inbox=inbox_id
+            )
+        self.question.answer.set_result(body.decision == "again")
+        return True
+
+    def _checked(self, body: SettleBody) -> Json:
+        if body.input != self.call.digest:
+            raise ValueError("it answers a call with other arguments")
+        if body.decision == "again" and self.call.gone:
+            raise ValueError("the agent has cancelled this step, so it cannot run again; answer done or fail")
+        if body.decision != "done":
+            return None
+        value = self.step.signature.result.decode(body.value)
+        encoded = self.step.signature.result.encode(value)
+        if self.engine.needs_blob(encoded):
+            raise ValueError("its value is too large for an answer")
+        return encoded.data
+
+    def _settled_again(self, by: str, reason: str, inbox_id: str) -> None:
+        self.engine.put(
+            Settled, key=self.call.key, name=self.step.name, decision="again", by=by, reason=reason, inbox=inbox_id
+        )
+
+    def waited(self) -> Waited:
+        """For the park record."""
+        assert self.question is not None
+        reason = self.question.reason + (f". {self.question.refused}" if self.question.refused else "")
+        return Waited(
+            kind="uncertain",
+            key=self.call.key,
+            name=self.step.name,
+            input=self.call.digest,
+            arguments=shown_arguments(self.call.args),
+            reason=reason[:1024],
+            since=self.question.since,
+        )
+
+
+def shown_arguments(args: object) -> Json:
+    """The arguments as far as they fit: the longest are cut to text, so that a person still sees the others."""
+    raw = canonical(args)
+    if len(raw) <= ARGUMENTS_SHOWN_BYTES or not isinstance(args, dict) or not args:
+        return args if len(raw) <= ARGUMENTS_SHOWN_BYTES else None
+    room = ARGUMENTS_SHOWN_BYTES // (2 * len(args))
+    shown = {}
+    for name, value in args.items():
+        text = json.dumps(value, ensure_ascii=False)
+        shown[name] = value if len(text.encode()) <= room else text[: room // 4] + "…"
+    return shown if len(canonical(shown)) <= ARGUMENTS_SHOWN_BYTES else None

@@ -1,0 +1,158 @@
+"""What agent code may ask for besides steps: time, sleep, ids, randomness, and inside a body its key and usage."""
+
+import asyncio
+import logging
+import uuid as uuid_
+from collections.abc import Awaitable, Callable, Generator
+from datetime import UTC, datetime
+from typing import Any
+
+from everstep.errors import BadCall, NotInRun
+from everstep.run.scope import BODY, SCOPE, BodyContext, Scope
+
+
+class _Slept(Awaitable[None]):
+    """What `sleep` gives in a sync agent, where it has slept already."""
+
+    def __await__(self) -> Generator[Any, None, None]:  # as Awaitable's
+        return
+        yield
+
+
+def sleep(seconds: float) -> Awaitable[None]:
+    """Wait durably: over crashes, and without a process if the wait is long. `await` it in an async agent; a plain call in a
+    sync one. The same as asyncio.sleep in an agent."""
+    scope = _scope("sleep")
+    if scope.engine.sync_agent:
+        if seconds > 0:
+            _sleep_sync(scope, lambda: scope.engine.run_time_s + seconds)
+        return _Slept()
+    return asyncio.sleep(seconds)
+
+
+def sleep_until(when: datetime) -> Awaitable[None]:
+    """Wait durably until a moment, which must carry its time zone; returns at once if it has passed."""
+    if when.tzinfo is None:
+        raise ValueError("sleep_until needs a datetime with a time zone, e.g. datetime.now(UTC) + timedelta(hours=1)")
+    scope = _scope("sleep_until")
+    if scope.engine.sync_agent:
+        _sleep_sync(scope, when.timestamp)
+        return _Slept()
+    return _sleep_until(scope, when.timestamp())
+
+
+async def _sleep_until(scope: Scope, when_s: float) -> None:
+    loop = scope.engine.loop
+    done: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_at(when_s, _set_unless_done, done)
+    try:
+        await done
+    finally:
+        timer.cancel()
+
+
+def _set_unless_done(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _sleep_sync(scope: Scope, when_s: Callable[[], float]) -> None:
+    thread = scope.engine.thread
+    assert thread is not None
+    thread.sleep_until(scope, when_s)
+
+
+def now() -> datetime:
+    """The time, drawn once and the same on every replay; UTC."""
+    value = _draw("now", lambda scope: int(scope.engine.clock.now_epoch_ms()))
+    return datetime.fromtimestamp(int(str(value)) / 1000, UTC)
+
+
+def uuid4() -> uuid_.UUID:
+    """A random id, drawn once and the same on every replay."""
+    value = _draw("uuid4", lambda scope: str(uuid_.UUID(bytes=scope.engine.clock.random_bytes(16), version=4)))
+    return uuid_.UUID(str(value))
+
+
+def random() -> float:
+    """A random number, 0 <= x < 1, drawn once and the same on every replay."""
+    value = _draw("random", lambda scope: int.from_bytes(scope.engine.clock.random_bytes(7)) % (1 << 53) / (1 << 53))
+    return float(str(value))
+
+
+def _draw(name: str, draw: Callable[[Scope], object]) -> object:
+    scope = _scope(name)
+    engine = scope.engine
+    if engine.thread is None:
+        return engine.draw_value(scope, name, lambda: draw(scope))
+    return engine.thread.draw_value(scope, name, lambda: draw(scope))
+
+
+def idempotency_key() -> str:
+    """Inside a step's body or probe: the key that is the same for every try of this step, over crashes, and differs from every
+    other step's. 64 hex digits."""
+    return _body("idempotency_key").idempotency_key
+
+
+def report_usage(*, input_tokens: int = 0, output_tokens: int = 0, cost_micro_usd: int = 0) -> None:
+    """Inside a step's body: add what it used. It is recorded with the step's result, so it counts once. Money is integer
+    micro-USD (1,000,000 = one dollar)."""
+    body = _body("report_usage")
+    for name, amount in (
+        ("inputTokens", input_tokens),
+        ("outputTokens", output_tokens),
+        ("costMicroUSD", cost_micro_usd),
+    ):
+        if isinstance(amount, bool) or not isinstance(amount, int) or amount < 0:
+            raise ValueError(f"report_usage: {name} must be a whole number, 0 or more, not {amount!r}")
+        if amount:
+            body.usage[name] = body.usage.get(name, 0) + amount
+
+
+def is_replaying() -> bool:
+    """True while agent code goes over what is already in the journal. False in step bodies and outside runs."""
+    scope = SCOPE.get()
+    return scope is not None and scope.engine.replaying
+
+
+class _SilentOnReplay(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not is_replaying()
+
+
+logger = logging.getLogger("everstep.agent")
+"""For agent code: each line appears once, not again at every replay. Set up like any logger."""
+logger.addFilter(_SilentOnReplay())
+
+
+def _scope(what: str) -> Scope:
+    scope = SCOPE.get()
+    if scope is not None:
+        return scope
+    body = BODY.get()
+    if body is not None:
+        raise BadCall(
+            f"everstep.{what}() was called inside the body of step {body.step}; it belongs to agent code. In a body use the "
+            f"plain function (time, uuid, random): the step's result is what is journaled"
+        )
+    raise NotInRun(f"everstep.{what}() was called outside a run; it belongs to agent code")
+
+
+def _body(what: str) -> BodyContext:
+    body = BODY.get()
+    if body is None:
+        raise BadCall(f"everstep.{what}() belongs into a step's body")
+    return body
+
+
+__all__ = [
+    "idempotency_key",
+    "is_replaying",
+    "logger",
+    "now",
+    "random",
+    "report_usage",
+    "sleep",
+    "sleep_until",
+    "uuid4",
+]

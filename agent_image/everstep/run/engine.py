@@ -1,0 +1,417 @@
+"""The engine of one attempt: answers the calls of agent code from the record or by running steps, and delivers outcomes in order.
+
+Everything here runs in the loop's thread. Agent code calls in (`call_step`, `start_timer`, `draw_value`); drivers and timers put
+outcomes; the pump runs agent code until it is idle and then delivers the next outcome, in journal order, live as on replay.
+"""
+
+import asyncio
+import contextvars
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from everstep import faults
+from everstep.clock import Clock
+from everstep.errors import BadCall, Cancelled, Diverged, Frozen, TooManySteps
+from everstep.ids import EpochMs, JournalId, Seq, StepKey
+from everstep.journal.progress import Progress
+from everstep.journal.records import BLOB_OVER_BYTES, Intent, Json, Record, Timer, Value, canonical
+from everstep.journal.store import Store
+from everstep.journal.writer import JournalWriter
+from everstep.run.body import BodyRun
+from everstep.run.calls import StepCall, TimerCall
+from everstep.run.config import EngineConfig
+from everstep.run.delivery import Delivery
+from everstep.run.driver import StepDriver
+from everstep.run.history import History
+from everstep.run.inbox import Inbox
+from everstep.run.loop import AgentLoop, AgentTask, AgentTimer
+from everstep.run.scope import BODY, BodyContext, Scope, outside
+from everstep.run.steps import Step
+from everstep.run.values import Encoded, digest
+
+if TYPE_CHECKING:
+    from everstep.run.sync_agent import SyncAgentThread
+
+R = TypeVar("R", bound=Record)
+log = logging.getLogger("everstep.run")
+
+
+class Engine:
+    """See the module. `idle` is set whenever the conductor should look."""
+
+    def __init__(
+        self,
+        *,
+        loop: AgentLoop,
+        config: EngineConfig,
+        store: Store,
+        history: History,
+        inbox: Inbox,
+        clock: Clock,
+        sync_agent: bool,
+    ) -> None:
+        self.loop = loop
+        self.config = config
+        self.store = store
+        self.clock = clock
+        self.sync_agent = sync_agent
+        self.log = log
+        self.history = history
+        self.inbox = inbox
+        self.writer: JournalWriter
+        self.thread: SyncAgentThread | None = None
+        self.root: AgentTask[Any] | None = None  # of any result
+        self.delivery = Delivery(self)
+        self.drivers: dict[StepKey, StepDriver] = {}
+        self.busy_drivers = 0
+        self.bodies = 0
+        self.parking = False
+        self.terminating = False
+        self.finishing = False
+        self.idle = asyncio.Event()
+        self.stop_reason: BaseException | None = None
+        self.failure: BaseException | None = None
+        """An error of the agent that the engine found (it cannot be raised where it happened)."""
+        self.usage = dict(history.usage)
+        self.steps_called = 0
+        self.steps_recorded = history.steps
+        self.last_step: tuple[str, str, str, int] = ("", "", "", 0)
+        self._unstarted: list[StepCall] = []
+        self._after_park: list[Callable[[], None]] = []
+        self._drive_tasks: set[asyncio.Task[None]] = set()
+        self._threads = asyncio.Semaphore(config.max_threads)
+        self._never: asyncio.Future[None] = asyncio.Future(loop=loop)
+        loop.wake = self.delivery.wake
+        loop.foreign_wake = self._foreign_wake
+
+    # --- what agent code calls ----------------------------------------------------------------------------------
+
+    @property
+    def run_time_s(self) -> float:
+        return self.delivery.run_time_ms / 1000
+
+    @property
+    def replaying(self) -> bool:
+        return self.delivery.replaying
+
+    def call_step(
+        self, scope: Scope, step: Step[..., Any], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> StepCall:
+        """A step of an async agent was called. Raises NotJSON, ValueTooLarge, TooManySteps before anything is written."""
+        data, input_digest = step.signature.encode(args, kwargs)
+        call = StepCall(
+            scope.next_step(), step, data, input_digest, contextvars.copy_context(), asyncio.Future(loop=self.loop)
+        )
+        self.begin(call)
+        return call
+
+    def call_step_sync(
+        self, scope: Scope, step: Step[..., Any], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Any:  # the step's own result
+        """The same from the sync agent's thread; blocks until the outcome."""
+        assert self.thread is not None
+        data, input_digest = step.signature.encode(args, kwargs)
+        return self.thread.call_step(scope, step, data, input_digest)
+
+    def begin(self, call: StepCall) -> None:
+        """Take a call up: from the record, or as a new intent."""
+        self.check_alive()
+        self.steps_called += 1
+        if self.steps_called > self.config.max_steps:
+            raise TooManySteps(
+                f"{call.step.name}: the run has made {self.config.max_steps} step calls, which is the bound. A loop without end, or work "
+                f"for several runs?"
+            )
+        try:
+            call.past = self.history.claim("intent", call.key, call.step.name, call.digest)
+        except Diverged as e:
+            self.stop(e)
+            return
+        self.delivery.pending[call.key] = call
+        if call.past is None:
+            faults.reach("before_intent")
+            try:
+                call.intent_seq = self.put_intent(call, 1)
+            except BaseException as e:
+                self.stop(e)
+                return
+        if call.past is None or call.past.outcome is None:
+            self._unstarted.append(call)
+
+    def forsake(self, call: StepCall) -> None:
+        """Agent code stopped waiting for a step."""
+        if call.delivered or call.gone or self.stop_reason is not None:
+            return
+        call.gone = True
+        if call.driver is not None:
+            call.driver.forsaken()
+        self.delivery.wake()
+
+    def start_timer(self, scope: Scope, when_s: float, handle: asyncio.Handle) -> AgentTimer:
+        """A durable timer with an absolute due time (run time, seconds since the epoch)."""
+        self.check_alive()
+        timer = TimerCall(scope.next_timer(), EpochMs(math.ceil(when_s * 1000 - 1e-3)), handle)
+        try:
+            timer.past = self.history.claim("timer", timer.key, "")
+            if timer.past is None:
+                self.put(Timer, key=timer.key, due=timer.due)
+            else:
+                record = timer.past.claim
+                assert isinstance(record, Timer)
+                timer.due = EpochMs(record.due)
+        except BaseException as e:
+            self.stop(e)
+        else:
+            self.delivery.add_timer(timer)
+        return AgentTimer(when_s, lambda: self.delivery.cancel_timer(timer))
+
+    def draw_value(self, scope: Scope, name: str, draw: Callable[[], Json]) -> Json:
+        """A value drawn once (now, uuid4, random) and the same ever after."""
+        self.check_alive()
+        key = scope.next_value()
+        try:
+            past = self.history.claim("value", key, name)
+            if past is not None:
+                assert isinstance(past.claim, Value)
+                return past.claim.value
+            value = draw()
+            self.put(Value, key=key, name=name, value=value)
+            return value
+        except BaseException as e:
+            self.stop(e)
+            raise Frozen("the run has stopped") from e
+
+    def check_alive(self) -> None:
+        """Agent code that still runs after the end (a collected coroutine's `finally`) must not touch the journal."""
+        if self.stop_reason is not None:
+            raise Frozen("the run has stopped; nothing more is journaled")
+
+    def _foreign_wake(self, callback: object) -> None:
+        self.fail(
+            BadCall(
+                "code outside agent scope (a step's body, a thread, a callback) woke agent code through a future, an event or a "
+                f"queue ({callback!r}). That is not in the journal, so a replay could not repeat it. Return the value from a step"
+            )
+        )
+
+    # --- records ------------------------------------------------------------------------------------------------
+
+    def put(self, kind: type[R], **fields: Any) -> R:  # the fields of that kind, checked by its model
+        """Seal one record. Raises what ended the writer."""
+        made: list[R] = []
+
+        def make(seq: Seq) -> Record:
+            record = kind(seq=seq, attempt=self.config.attempt, time=self.clock.now_epoch_ms(), **fields)
+            made.append(record)
+            return record
+
+        self.writer.put(make)
+        return made[0]
+
+    def put_intent(self, call: StepCall, tries: int) -> Seq:
+        record = self.put(
+            Intent,
+            key=call.key,
+            name=call.step.name,
+            effect=call.step.effect,
+            input=call.digest,
+            idem=idempotency_key(self.config.journal_id, call.key),
+            tries=tries,
+        )
+        self.note_step(record)
+        return Seq(record.seq)
+
+    def put_outcome(self, kind: type[R], call: StepCall, **fields: Any) -> None:  # as `put`
+        """Seal the outcome of a step and hand it to delivery, at once: it need not be durable before the next effect starts."""
+        record = self.put(kind, key=call.key, name=call.step.name, **fields)
+        self.steps_recorded += 1
+        self.note_step(record)
+        self.delivery.add(record)
+
+    def note_step(self, record: Record) -> None:
+        self.last_step = (record.key, record.name, record.kind, record.time)
+
+    def add_usage(self, usage: Mapping[str, int]) -> None:
+        for name, amount in usage.items():
+            self.usage[name] = self.usage.get(name, 0) + amount
+
+    @staticmethod
+    def needs_blob(encoded: Encoded) -> bool:
+        """Large values, and data that looks like a reference to a blob, are kept apart."""
+        return len(encoded.raw) > BLOB_OVER_BYTES or (isinstance(encoded.data, dict) and "$blob" in encoded.data)
+
+    async def keep(self, encoded: Encoded) -> Json:
+        """The value as it stands in a record; a blob is stored before the record that names it. Repeats while the store is away,
+        as long as the writer would."""
+        if not self.needs_blob(encoded):
+            return encoded.data
+        name = digest(encoded.raw)
+        await self.delivery.blobs.put(name, encoded.raw)
+        return {"$blob": name, "bytes": len(encoded.raw)}
+
+    # --- drivers and bodies -------------------------------------------------------------------------------------
+
+    def start_drivers(self) -> None:
+        """At an idle moment after the recorded history was consumed: begin what is still awaited, in order."""
+        if not self._unstarted or self.terminating:
+            return
+        unstarted, self._unstarted = self._unstarted, []
+        for call in unstarted:
+            driver = call.driver = self.drivers[call.key] = StepDriver(self, call)
+            self.busy_drivers += 1
+            task = self.loop.engine_task(self._drive(driver), f"step {call.key}")
+            self._drive_tasks.add(task)
+            task.add_done_callback(self._drive_tasks.discard)
+
+    async def _drive(self, driver: StepDriver) -> None:
+        try:
+            await driver.run()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
+            self.stop(e)
+        finally:
+            self.busy_drivers -= 1
+            self.drivers.pop(driver.call.key, None)
+            self.delivery.wake()
+
+    def driver_waits(self, driver: StepDriver) -> None:
+        """A driver waits for a person: it no longer keeps the run from parking."""
+        self.busy_drivers -= 1
+        self.note_step_waiting(driver)
+        self.delivery.wake()
+
+    def driver_goes_on(self, _driver: StepDriver) -> None:
+        self.busy_drivers += 1
+
+    def note_step_waiting(self, driver: StepDriver) -> None:
+        self.last_step = (driver.call.key, driver.step.name, "uncertain", self.clock.now_epoch_ms())
+
+    async def may_begin(self) -> None:
+        """Holds back every body after SIGTERM; the process ends meanwhile."""
+        if self.terminating:
+            await asyncio.shield(self._never)
+
+    async def start_body(self, call: StepCall, tries: int, *, probe: bool = False) -> tuple[BodyRun, BodyContext]:
+        """Start a step's body or its probe, outside agent scope, on a copy of its arguments."""
+        step = call.step
+        function = step.probe if probe else step.fn
+        assert function is not None
+        is_async = asyncio.iscoroutinefunction(function)
+        inline = self.thread is not None and not is_async and not probe and step.timeout_s is None
+        if not is_async and not inline:
+            await self._threads.acquire()
+        args, kwargs = step.signature.decode(call.args)
+        body = BodyContext(step.name, call.key, idempotency_key(self.config.journal_id, call.key), tries)
+        context = outside(call.context)
+        context.run(BODY.set, body)
+        timeout_s = (step.timeout_s or self.config.probe_timeout_s) if probe else step.timeout_s
+        run = BodyRun(self.loop, self.config.body_cancel_s, timeout_s)
+        self.bodies += 1
+        if is_async:
+            run.start_task(
+                lambda: cast(Coroutine[Any, Any, object], function(*args, **kwargs)), context, f"body of {step.name}"
+            )
+        elif inline and self.thread is not None:
+            run.patient = True
+            self.thread.run_body(run, lambda: function(*args, **kwargs), context)
+        else:
+            run.end.add_done_callback(lambda _end: self._threads.release())
+            run.start_thread(lambda: function(*args, **kwargs), context, step.name)
+        return run, body
+
+    def body_ended(self) -> None:
+        self.bodies -= 1
+        if self.terminating:
+            self.poke()
+
+    @property
+    def quiescent(self) -> bool:
+        """Nothing runs and nothing is on its way; only people and timers can change that."""
+        delivery = self.delivery
+        if not delivery.live or delivery.busy or self.busy_drivers or self._unstarted:
+            return False
+        return not (self.thread is not None and self.thread.busy)
+
+    # --- parking ------------------------------------------------------------------------------------------------
+
+    def when_not_parking(self, act: Callable[[], None]) -> None:
+        """Nothing may be put while a park record is on its way."""
+        if self.parking:
+            self._after_park.append(act)
+        else:
+            act()
+
+    def unpark(self) -> None:
+        """The park was refused: do what was held back."""
+        self.parking = False
+        acts, self._after_park = self._after_park, []
+        for act in acts:
+            act()
+
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    def stop(self, why: BaseException) -> None:
+        """End the attempt without unwinding agent code: no callback of it runs any more. The first reason counts."""
+        if self.stop_reason is None:
+            self.stop_reason = why
+            self._after_stop(why)
+            self.poke()
+
+    def _after_stop(self, why: BaseException) -> None:
+        if isinstance(why, Diverged):
+            self.writer.freeze()
+
+    def cancel_root(self) -> None:
+        """Unwind the agent: a person's wish."""
+        if self.root is not None:
+            self.loop.delivering = True
+            try:
+                self.root.cancel("the run was cancelled")
+            finally:
+                self.loop.delivering = False
+        elif self.thread is not None:
+            self.thread.interrupt(Cancelled("the run was cancelled"))
+
+    def fail(self, why: BaseException) -> None:
+        """End the run as failed, for an error that could not be raised in agent code."""
+        if self.failure is None:
+            self.failure = why
+            self.poke()
+
+    def poke(self) -> None:
+        self.idle.set()
+
+    # --- what it tells of itself --------------------------------------------------------------------------------
+
+    def progress(self) -> bytes:
+        key, name, state, time = self.last_step
+        delivery = self.delivery
+        return Progress(
+            attempt=self.config.attempt,
+            state=self._state(),
+            recorded=self.steps_recorded,
+            replayed=delivery.replayed,
+            replay_ms=delivery.replay_ms,
+            resumed_epoch_ms=delivery.resumed_epoch_ms,
+            step_key=key,
+            step_name=name,
+            step_state=state,
+            step_epoch_ms=time,
+            usage=self.usage,
+        ).to_bytes()
+
+    def _state(self) -> str:
+        if self.terminating or self.stop_reason is not None:
+            return "stopping"
+        if not self.delivery.live:
+            return "replaying"
+        return "running" if self.busy_drivers else "waiting"
+
+
+def idempotency_key(journal_id: JournalId, key: StepKey, segment: int = 0, snapshot_epoch: int = 0) -> str:
+    """Stable over tries and attempts, different for every step of every run: 64 hex digits."""
+    return hashlib.sha256(b"everstep/idem/1" + canonical([journal_id, segment, snapshot_epoch, key])).hexdigest()

@@ -1,0 +1,42 @@
+"""Exceptions as data: type name, message, a little JSON. No class is ever imported to bring one back."""
+
+import json
+
+from everstep.errors import StepFailed
+from everstep.journal.records import Json, canonical
+
+MESSAGE_MAX = 8 * 1024
+"""Bytes of a failure's message that are kept."""
+TRY_MESSAGE_MAX = 1024
+"""The same for a failed try that is followed by another: there may be thousands."""
+DATA_MAX = 16 * 1024
+
+
+def error_type(error: BaseException) -> str:
+    """The class name, without its module: what people read and compare."""
+    return type(error).__name__[:200]
+
+
+def error_message(error: BaseException, bound_bytes: int = MESSAGE_MAX) -> str:
+    try:
+        text = str(error)
+    except Exception as e:  # a broken __str__ must not hide that the step failed
+        text = f"(its message cannot be shown: {type(e).__name__})"
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= bound_bytes:
+        return raw.decode()
+    return raw[: bound_bytes - 3].decode("utf-8", "ignore") + "…"
+
+
+def error_data(error: BaseException) -> Json:
+    """`error.data` if it is small JSON (or what a failed step of another call told); else None."""
+    if isinstance(error, StepFailed):
+        return {"step": error.step, "key": error.key, "type": error.type, "message": error_message(error, 2048)}
+    data = getattr(error, "data", None)
+    if data is None:
+        return None
+    try:
+        raw = canonical(data)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return json.loads(raw) if len(raw) <= DATA_MAX else None

@@ -1,0 +1,86 @@
+"""Finds agent code that reaches outside, at first use: sockets, subprocesses, threads, executors.
+
+Python tells audit hooks of these events before they happen. The hook looks whether the caller is in agent scope; if so the call
+raises OutsideStep with the place in the agent's source and what to write instead. An audit hook cannot be removed, so it is one
+set look-up for every other event, and does nothing outside agent scope.
+"""
+
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from everstep.errors import OutsideStep
+from everstep.run.scope import SCOPE
+
+_EVENTS: dict[str, str] = {
+    "socket.__new__": "a socket",
+    "socket.connect": "a connection",
+    "socket.bind": "a socket",
+    "socket.sendto": "a socket",
+    "socket.getaddrinfo": "a name look-up",
+    "socket.gethostbyname": "a name look-up",
+    "subprocess.Popen": "a subprocess",
+    "os.system": "a subprocess",
+    "os.exec": "a subprocess",
+    "os.fork": "a fork",
+    "os.forkpty": "a fork",
+    "os.posix_spawn": "a subprocess",
+    "os.spawn": "a subprocess",
+    "_thread.start_new_thread": "a thread",
+    "_thread.start_joinable_thread": "a thread",
+}
+_OWN = (
+    "everstep/run/",
+    "asyncio/",
+    "socket.py",
+    "subprocess.py",
+    "threading.py",
+    "concurrent/",
+    "contextlib.py",
+    "selectors.py",
+)
+_installed = False
+
+
+def install() -> None:
+    """Once per process."""
+    global _installed  # noqa: PLW0603  # an audit hook is per process and cannot be removed
+    if not _installed:
+        _installed = True
+        sys.addaudithook(_hook)
+
+
+def _hook(event: str, _args: tuple[Any, ...]) -> None:  # whatever the event carries
+    if event not in _EVENTS:
+        return
+    if SCOPE.get() is not None and not _importing():
+        refuse(f"{_EVENTS[event]} ({event})")
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise OutsideStep for the line of agent code that is running."""
+    file, line, source = _place()
+    raise OutsideStep(
+        f"{file}:{line}: {source!r} opens {what} in agent code, where it would happen again at each replay. "
+        f'Put it into the body of a step: a function with @everstep.step(effect="read" | "idempotent" | "at_most_once")'
+    )
+
+
+def _importing() -> bool:
+    """A module imported by agent code may probe the system while it loads; that leaves no trace in the run."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _place() -> tuple[str, int, str]:
+    """The innermost line that is neither ours nor the standard library's plumbing."""
+    stack = traceback.extract_stack(sys._getframe(2))
+    for frame in reversed(stack):
+        if not any(own in frame.filename.replace("\\", "/") for own in _OWN) and not frame.filename.startswith("<"):
+            return frame.filename, frame.lineno or 0, frame.line or "?"
+    last = stack[-1]
+    return last.filename, last.lineno or 0, last.line or "?"

@@ -1,0 +1,240 @@
+"""`everstep.run(agent, goal=…)`: a run in this very process, with the journal of local mode. No supervisor, no restarts.
+
+Works in a script, under pytest and in a notebook (where a loop runs already: then on a thread). Journal, anchor and spec are those
+of `everstep local`, so its commands see the run.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from everstep.clock import SystemClock
+from everstep.errors import (
+    AgentFailed,
+    BadCall,
+    Cancelled,
+    ConfigError,
+    JournalLost,
+    JournalTampered,
+    Parked,
+    Terminated,
+)
+from everstep.ids import Attempt as AttemptNumber
+from everstep.ids import JournalId, Owner, RunName, Seq
+from everstep.journal.chain import Chain
+from everstep.journal.open import open_store
+from everstep.journal.records import Finished, Park
+from everstep.journal.store import FenceAnswer, Head, Store
+from everstep.local.anchors import AnchorFile
+from everstep.local.files import DEFAULT_DIR, LocalDir
+from everstep.local.locks import FileLock, RunBusy
+from everstep.local.spec import RunSpec, check_run_id, differences, load
+from everstep.run.agents import Agent
+from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
+from everstep.run.blobs import read_value
+from everstep.run.config import EngineConfig
+from everstep.run.hosting import host
+from everstep.run.loop import AgentLoop
+from everstep.run.scope import SCOPE
+
+R = TypeVar("R")
+log = logging.getLogger("everstep.run")
+FOREVER_S = float("inf")
+
+
+@overload
+def run(
+    agent: Agent[..., Coroutine[Any, Any, R]], goal: str = "", *, run_id: str | None = None, directory: str | None = None,
+    **inputs: object,
+) -> R: ...  # fmt: skip
+@overload
+def run(
+    agent: Agent[..., R], goal: str = "", *, run_id: str | None = None, directory: str | None = None, **inputs: object
+) -> R: ...
+def run(
+    agent: Agent[..., Any],  # of any signature
+    goal: str = "",
+    *,
+    run_id: str | None = None,
+    directory: str | None = None,
+    **inputs: object,
+) -> Any:  # the agent's result
+    """Run an agent to its end and return its result.
+
+    goal, inputs  reach the agent by parameter name; inputs are checked against its annotations
+    run_id        names the run: the same id again resumes it, or returns the result it has. None = a new run
+    directory     where the journal is kept; default ./.everstep
+
+    Long timers are waited for in the process. Raises ConfigError, AgentFailed (with the agent's own exception as its cause),
+    Parked (a step is uncertain and waits for a person; answer it and run again), Cancelled, JournalError, RunBusy."""
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"everstep.run needs an @everstep.agent, not {agent!r}")
+    if SCOPE.get() is not None:
+        raise BadCall("everstep.run() was called inside a run; call the other agent directly, as a part of this one")
+    there = _InProcess(agent, goal, agent.encode_inputs(inputs), run_id, directory)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return there.run()
+    return _on_a_thread(there)
+
+
+def _on_a_thread(there: "_InProcess") -> Any:  # the agent's result
+    """A loop is running here already (a notebook): run beside it, and wait."""
+    ends: list[tuple[Any, BaseException | None]] = []
+
+    def main() -> None:
+        try:
+            ends.append((there.run(), None))
+        except BaseException as e:
+            ends.append((None, e))
+
+    thread = threading.Thread(target=main, name="everstep run", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.2)  # in slices, so that an interrupt gets through
+    except KeyboardInterrupt:
+        there.stop()
+        raise
+    value, error = ends[0]
+    if error is not None:
+        raise error
+    return value
+
+
+class _InProcess:
+    """One call of `run`."""
+
+    def __init__(
+        self,
+        agent: Agent[..., Any],  # of any signature
+        goal: str,
+        inputs: dict[str, Any],  # JSON
+        run_id: str | None,
+        directory: str | None,
+    ) -> None:
+        self.agent = agent
+        self.clock = SystemClock()
+        self.run_name = check_run_id(run_id or f"{agent.name.replace('_', '-')[:40]}-{self.clock.nonce()[:8]}")
+        self.directory = LocalDir(Path(directory or DEFAULT_DIR))
+        self.directory.create()
+        self.spec = self._spec(goal, inputs)
+        self.chain = Chain(self.spec.journal)
+        self.anchors = AnchorFile(self.directory.anchor_path(self.run_name), self.spec.journal)
+        self.loop: AgentLoop | None = None
+        self.attempt: Attempt | None = None
+
+    def _spec(self, goal: str, inputs: dict[str, Any]) -> RunSpec:  # JSON
+        fn = self.agent.fn
+        entrypoint = f"{fn.__module__}:{fn.__name__}"
+        path = self.directory.spec_path(self.run_name)
+        old = load(path)
+        if old is not None:
+            if found := differences(old, entrypoint=old.entrypoint, goal=goal, inputs=inputs):
+                raise ConfigError(
+                    f"run {self.run_name} was begun otherwise: {'; '.join(found)}. Take another run_id for a new run"
+                )
+            return old
+        now = self.clock.now_epoch_ms()
+        journal = JournalId(f"{self.run_name}.{self.clock.nonce()[:16]}")
+        spec = RunSpec(self.run_name, journal, entrypoint, goal, inputs, os.getcwd(), now)
+        spec.save(path)
+        return spec
+
+    def stop(self) -> None:
+        """From another thread: end as after SIGTERM."""
+        if self.loop is not None and self.attempt is not None:
+            self.loop.call_soon_threadsafe(self.attempt.terminate)
+
+    def run(self) -> Any:  # the agent's result
+        lock = FileLock(self.directory.agent_lock(self.run_name))
+        if not lock.try_acquire():
+            pid = lock.holder_pid()
+            raise RunBusy(f"run {self.run_name} is being run by process {pid}; wait for it, or end it: kill {pid}", pid)
+        with lock:
+            store = open_store(self.directory.store_url, installation="local")
+            loop = self.loop = AgentLoop(self.clock)
+            try:
+                end, value = host(loop, self._attempt(store), store.aclose)
+            except Terminated:
+                raise KeyboardInterrupt from None
+        return self._outcome(end, value)
+
+    async def _attempt(self, store: Store) -> tuple[AttemptEnd, Any]:  # the agent's result
+        number = await self._fence(store)
+        anchor = self.anchors.read()
+        head = anchor.head if anchor else None
+        identity = RunIdentity(
+            self.chain,
+            Owner(f"{os.getpid()}-{self.clock.nonce()}"),
+            goal=self.spec.goal,
+            inputs=dict(self.spec.inputs),
+            run_name=RunName(self.run_name),
+            namespace="local",
+            entrypoint=self.spec.entrypoint,
+            anchor_seq=head.seq if head else Seq(0),
+            anchor_hash=head.hash if head else None,
+        )
+        config = EngineConfig(self.spec.journal, number, grace_s=5.0, park_linger_s=FOREVER_S)
+        assert self.loop is not None
+        attempt = self.attempt = Attempt(self.loop, store, lambda: self.agent, identity, config, self.clock)
+        remove = self._on_interrupt(attempt.terminate)
+        try:
+            end = await attempt.run()
+        finally:
+            remove()
+            self.anchors.grow(attempt.confirmed, number, self.clock.now_epoch_ms())
+        value = None
+        if isinstance(end.record, Finished) and end.record.outcome == "succeeded":
+            value = self.agent.result.decode(await read_value(store, self.spec.journal, end.record.value))
+        return end, value
+
+    async def _fence(self, store: Store) -> AttemptNumber:
+        """The next attempt number; there is no supervisor to do it."""
+        genesis = Head(Seq(0), self.chain.genesis())
+        anchor = self.anchors.read()
+        if anchor is None:
+            self.anchors.grow(genesis, AttemptNumber(0), self.clock.now_epoch_ms())
+        head = anchor.head if anchor else genesis
+        meta = await store.meta(self.spec.journal)
+        number = AttemptNumber((meta.attempt if meta else 0) + 1)
+        reply = await store.fence(self.spec.journal, number, head, {"name": self.run_name, "namespace": "local"})
+        if reply.answer is FenceAnswer.LOST:
+            have = reply.head.seq if reply.head else Seq(0)
+            raise JournalLost(f"the journal ends at record {have}, behind the anchor at {head.seq}", have, head.seq)
+        if reply.answer is FenceAnswer.TAMPERED:
+            raise JournalTampered(f"record {head.seq} is not the one that was anchored", head.seq)
+        return number
+
+    def _on_interrupt(self, act: Callable[[], None]) -> Callable[[], object]:
+        """Ctrl-C ends the run in good order where we may handle signals; a second one at once."""
+        if threading.current_thread() is not threading.main_thread() or self.loop is None:
+            return lambda: None
+        loop = self.loop
+
+        def first() -> None:
+            loop.remove_signal_handler(signal.SIGINT)
+            act()
+
+        loop.add_signal_handler(signal.SIGINT, first)
+        return lambda: loop.remove_signal_handler(signal.SIGINT)
+
+    def _outcome(self, end: AttemptEnd, value: Any) -> Any:  # the agent's result
+        record = end.record
+        if isinstance(record, Park):
+            waits = "; ".join(f"{w.name} at {w.key}: {w.reason}" for w in record.waits if w.kind == "uncertain")
+            raise Parked(
+                f"run {self.run_name} waits for a person: {waits}. Answer with `everstep local settle {self.run_name} KEY …` and run "
+                f"it again with run_id={self.run_name!r}"
+            )
+        if record.outcome == "cancelled":
+            raise Cancelled(f"run {self.run_name} was cancelled")
+        if record.outcome == "failed":
+            raise AgentFailed(record.type, record.message, record.data) from end.error
+        return value

@@ -1,0 +1,197 @@
+"""The process contract of an attempt: settings in, exit code and termination message out (everstep/contract.py).
+
+The process ends by os._exit, always: nothing that agent code left on the stack may run afterwards.
+"""
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from everstep import contract, faults
+from everstep.clock import SystemClock
+from everstep.contract import AttemptSettings, ContractError, ExitCode, StopReason, Termination
+from everstep.errors import (
+    BadStep,
+    BadStore,
+    ConfigError,
+    Diverged,
+    Fenced,
+    JournalConflict,
+    JournalError,
+    JournalLost,
+    JournalTampered,
+    JournalUnavailable,
+    JournalUnreadable,
+    Terminated,
+)
+from everstep.ids import Attempt as AttemptNumber
+from everstep.ids import Owner, Seq
+from everstep.journal.chain import Chain
+from everstep.journal.open import open_store
+from everstep.journal.records import Finished
+from everstep.journal.store import Head
+from everstep.run.agents import load_agent
+from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
+from everstep.run.config import EngineConfig
+from everstep.run.loop import AgentLoop
+
+log = logging.getLogger("everstep.run")
+CLOSE_S = 2.0
+
+
+def main(env: Mapping[str, str] | None = None) -> NoReturn:
+    """Run one attempt and end the process."""
+    signal.signal(signal.SIGTERM, _leave_early)  # as process 1 of a container, SIGTERM would otherwise do nothing
+    env = os.environ if env is None else env
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        settings = AttemptSettings.from_env(env)
+        faults.arm(env.get(contract.ENV_FAULTS, ""), settings.attempt)
+    except (ContractError, ValueError) as e:
+        print(f"everstep: {e}", file=sys.stderr)
+        _exit(ExitCode.BAD_CONFIG)
+    code, said = run_process(settings)
+    _tell(settings, said)
+    _exit(code)
+
+
+def run_process(settings: AttemptSettings) -> tuple[int, Termination]:
+    """One attempt; its exit code and termination message."""
+    clock = SystemClock()
+    loop = AgentLoop(clock)
+    attempt: Attempt | None = None
+    try:
+        store = open_store(settings.store_url, installation=settings.installation, ca_path=settings.store_ca_path)
+        entrypoint = settings.entrypoint
+        attempt = Attempt(
+            loop, store, lambda: load_agent(entrypoint), _identity(settings, clock), _config(settings), clock
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, attempt.terminate)
+        end = loop.run_until_complete(loop.engine_task(attempt.run(), "attempt"))
+        return _ended(settings, end)
+    except BaseException as e:
+        return _stopped(settings, e, attempt.confirmed if attempt is not None else None)
+
+
+def _identity(settings: AttemptSettings, clock: SystemClock) -> RunIdentity:
+    return RunIdentity(
+        Chain(settings.journal_id, settings.run_key),
+        Owner(f"{settings.pod_uid or os.getpid()}-{clock.nonce()}"),
+        goal=settings.goal,
+        inputs=dict(settings.inputs),
+        run_name=settings.run_name,
+        namespace=settings.namespace,
+        entrypoint=settings.entrypoint,
+        image=settings.image,
+        key_id=settings.key_id,
+        anchor_seq=settings.anchor_seq,
+        anchor_hash=settings.anchor_hash,
+    )
+
+
+def _config(settings: AttemptSettings) -> EngineConfig:
+    return EngineConfig(
+        settings.journal_id,
+        settings.attempt,
+        predecessor_dead=settings.predecessor_dead,
+        grace_s=settings.grace_s,
+        cancel_grace_s=settings.cancel_grace_s,
+        park_linger_s=settings.park_linger_s,
+    )
+
+
+def _ended(settings: AttemptSettings, end: AttemptEnd) -> tuple[int, Termination]:
+    record = end.record
+    if not isinstance(record, Finished):
+        names = ", ".join(f"{w.name or w.kind} ({w.key})" for w in record.waits)
+        return ExitCode.OK, _said(settings, StopReason.PARKED, f"waits for {names}", end.head)
+    if record.outcome == "failed":
+        message = f"{record.type}: {record.message}"
+        return ExitCode.AGENT_FAILED, _said(settings, StopReason.AGENT_FAILED, message, end.head)
+    return ExitCode.OK, _said(settings, StopReason.FINISHED, record.outcome, end.head)
+
+
+def _stopped(settings: AttemptSettings, error: BaseException, head: Head | None) -> tuple[int, Termination]:
+    """An end without a record of its own."""
+    code, reason = _CODES.get(type(error)) or _code_of_kind(error)
+    if code == 1:
+        traceback.print_exception(error)
+        message = f"{type(error).__name__}: {error}"
+    else:
+        message = str(error)
+        print(f"everstep: {message}", file=sys.stderr)
+    bad_seq: Seq | None = None
+    if isinstance(error, JournalTampered):
+        bad_seq = error.bad_seq
+    elif isinstance(error, JournalUnreadable):
+        bad_seq = error.seq
+    elif isinstance(error, JournalConflict):
+        head = Head(error.confirmed_seq, error.confirmed_hash)
+    return code, _said(settings, reason, message, head, bad_seq)
+
+
+_CODES: dict[type[BaseException], tuple[int, StopReason]] = {
+    Diverged: (ExitCode.JOURNAL_REFUSED, StopReason.DIVERGED),
+    JournalTampered: (ExitCode.JOURNAL_REFUSED, StopReason.JOURNAL_TAMPERED),
+    JournalLost: (ExitCode.JOURNAL_REFUSED, StopReason.JOURNAL_LOST),
+    JournalConflict: (ExitCode.JOURNAL_REFUSED, StopReason.JOURNAL_LOST),
+    JournalUnreadable: (ExitCode.JOURNAL_REFUSED, StopReason.JOURNAL_UNREADABLE),
+    JournalUnavailable: (ExitCode.JOURNAL_UNREACHABLE, StopReason.JOURNAL_UNREACHABLE),
+    Fenced: (ExitCode.SUPERSEDED, StopReason.FENCED),
+    Terminated: (ExitCode.TERMINATED, StopReason.TERMINATED),
+    BadStep: (ExitCode.BAD_CONFIG, StopReason.BAD_ENTRYPOINT),
+    BadStore: (ExitCode.BAD_CONFIG, StopReason.BAD_CONFIG),
+}
+
+
+def _code_of_kind(error: BaseException) -> tuple[int, StopReason]:
+    if isinstance(error, ConfigError):
+        entrypoint = str(error).startswith("entrypoint")
+        return ExitCode.BAD_CONFIG, StopReason.BAD_ENTRYPOINT if entrypoint else StopReason.BAD_INPUTS
+    if isinstance(error, JournalError):
+        return ExitCode.JOURNAL_REFUSED, StopReason.JOURNAL_UNREADABLE
+    return 1, StopReason.BAD_CONFIG
+
+
+def _said(
+    settings: AttemptSettings, reason: StopReason, message: str, head: Head | None, bad_seq: Seq | None = None
+) -> Termination:
+    return Termination(
+        reason,
+        message,
+        AttemptNumber(settings.attempt),
+        head.seq if head else Seq(0),
+        head.hash if head else "",
+        bad_seq,
+    )
+
+
+def _tell(settings: AttemptSettings, said: Termination) -> None:
+    """Best effort: the journal says what counts."""
+    path = Path(settings.termination_log)
+    if settings.termination_log == contract.DEFAULT_TERMINATION_LOG and not path.exists():
+        return  # not in a container
+    try:
+        path.write_text(said.to_json(), encoding="utf-8")
+    except OSError as e:
+        log.debug("the termination message could not be written: %s", e)
+
+
+def _leave_early(_number: int, _frame: FrameType | None) -> None:
+    _exit(ExitCode.TERMINATED)
+
+
+def _exit(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code)

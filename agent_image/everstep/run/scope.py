@@ -1,0 +1,77 @@
+"""Where agent code is: the scope that gives each call its key, carried by a context variable.
+
+Keys come from the source order of calls, never from finishing order or threads. Each agent task has a scope of its own:
+
+    step          <scope><n>          0, 1, t0/0
+    task          <scope>t<n>/        t0/, t0/t1/
+    timer         <scope>~<n>         ~0, t0/~3
+    value         <scope>v<n>         v0
+
+with a counter per kind and scope. Code for which `current()` is None is outside agent scope: step bodies and the engine itself.
+"""
+
+import contextvars
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from everstep.ids import StepKey
+
+if TYPE_CHECKING:
+    from everstep.run.engine import Engine
+
+
+class Scope:
+    """The counters of one agent task."""
+
+    __slots__ = ("_steps", "_tasks", "_timers", "_values", "engine", "path")
+
+    def __init__(self, engine: "Engine", path: str = "") -> None:
+        self.engine = engine
+        self.path = path
+        self._steps = self._tasks = self._timers = self._values = 0
+
+    def next_step(self) -> StepKey:
+        n = self._steps
+        self._steps = n + 1
+        return StepKey(f"{self.path}{n}")
+
+    def next_task(self) -> "Scope":
+        """The scope of a task that is created here."""
+        n = self._tasks
+        self._tasks = n + 1
+        return Scope(self.engine, f"{self.path}t{n}/")
+
+    def next_timer(self) -> StepKey:
+        n = self._timers
+        self._timers = n + 1
+        return StepKey(f"{self.path}~{n}")
+
+    def next_value(self) -> StepKey:
+        n = self._values
+        self._values = n + 1
+        return StepKey(f"{self.path}v{n}")
+
+
+@dataclass
+class BodyContext:
+    """What a step body (or probe) may ask for while it runs."""
+
+    step: str
+    key: StepKey
+    idempotency_key: str
+    tries: int = 1
+    usage: dict[str, int] = field(default_factory=dict)
+
+
+SCOPE: contextvars.ContextVar["Scope | None"] = contextvars.ContextVar("everstep_scope", default=None)
+"""Set in agent scope only. The loop reads it for every callback, so it is a plain module variable."""
+
+BODY: contextvars.ContextVar["BodyContext | None"] = contextvars.ContextVar("everstep_body", default=None)
+"""Set while a step's body runs."""
+
+
+def outside(context: contextvars.Context) -> contextvars.Context:
+    """A copy of an agent's context that is outside agent scope: step bodies keep the agent's own context variables."""
+    copy = context.copy()
+    copy.run(SCOPE.set, None)
+    return copy

@@ -1,0 +1,195 @@
+"""`@everstep.step`: what a step is, before anything runs."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import update_wrapper
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast, get_args, overload
+
+from everstep.errors import BadCall, BadStep, NotInRun
+from everstep.journal.records import EffectClass
+from everstep.run.probe import Probed
+from everstep.run.retry import ONCE, Retry
+from everstep.run.scope import BODY, SCOPE, Scope
+from everstep.run.values import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+OnUncertain = Literal["ask", "fail"]
+
+THREE_CLASSES = """\
+  effect="read"          changes nothing outside: a model call, a look-up. After a crash it may run again.
+  effect="idempotent"    may run again with the same key (everstep.idempotency_key()): the other side counts it once.
+  effect="at_most_once"  must never run twice: a mail, a payment without a key. After a crash in the middle it is settled by
+                         probe=, or a person is asked."""
+
+
+class Step(Generic[P, R]):
+    """A declared step. `fn` is the plain function, for unit tests and for use inside another step's body."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],  # R or an awaitable of it; the subclasses say which
+        *,
+        effect: EffectClass,
+        timeout_s: float | None,
+        retry: Retry,
+        probe: Callable[..., object] | None,
+        on_uncertain: OnUncertain,
+        name: str,
+    ) -> None:
+        self.fn = fn
+        self.effect: EffectClass = effect
+        self.timeout_s = timeout_s
+        self.retry = retry
+        self.probe = probe
+        self.on_uncertain: OnUncertain = on_uncertain
+        self.name = name
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.signature = Signature(fn, name)
+        update_wrapper(cast(Callable[..., Any], self), fn)  # the object stands for the function
+
+    def __repr__(self) -> str:
+        return f"<step {self.name} ({self.effect})>"
+
+    def __get__(self, instance: object, owner: type | None = None) -> "Step[P, R]":
+        if instance is not None:
+            raise BadStep(
+                f"step {self.name} is a method of {type(instance).__name__}: its object cannot be journaled. Make it a function "
+                f"that takes plain data"
+            )
+        return self
+
+    def _scope(self, *, sync_agent: bool) -> Scope:
+        """The scope of the caller. Raises NotInRun or BadCall if this step cannot be called here, or not like this."""
+        scope = SCOPE.get()
+        if scope is None:
+            self._refuse_outside()
+        if scope.engine.sync_agent != sync_agent:
+            plain = f"{self.name}(…)"
+            if self.is_async:
+                cure = f"{self.name}.sync(…)" if scope.engine.sync_agent else f"await {plain}"
+            else:
+                cure = plain if scope.engine.sync_agent else f"await {self.name}.aio(…)"
+            kinds = ("an async step", "a sync step"), ("an async agent", "a sync agent")
+            raise BadCall(
+                f"{self.name} is {kinds[0][not self.is_async]}, called from {kinds[1][scope.engine.sync_agent]}: write {cure}"
+            )
+        return scope
+
+    def _refuse_outside(self) -> NoReturn:
+        body = BODY.get()
+        if body is not None:
+            raise BadCall(
+                f"step {self.name} was called inside the body of step {body.step}, where it could not be journaled on its own. "
+                f"Call it from the agent, or call the plain function here: {self.name}.fn(…)"
+            )
+        raise NotInRun(
+            f"step {self.name} was called outside a run, where nothing makes it durable. Call it from an agent that is started "
+            f"by everstep.run(agent, goal=…) or `everstep local run`; for a unit test call the plain function: {self.name}.fn(…)"
+        )
+
+
+class AsyncStep(Step[P, R]):
+    """A step with an async body: awaited in async agents, `.sync(…)` in sync ones."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        self._scope(sync_agent=False)
+        return _call(self, args, kwargs)
+
+    def sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call it from a sync agent; blocks until the step has an outcome."""
+        scope = self._scope(sync_agent=True)
+        value: R = scope.engine.call_step_sync(scope, self, args, kwargs)
+        return value
+
+
+class SyncStep(Step[P, R]):
+    """A step with a sync body: a plain call in sync agents, `.aio(…)` in async ones (the body runs in a thread)."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        scope = self._scope(sync_agent=True)
+        value: R = scope.engine.call_step_sync(scope, self, args, kwargs)
+        return value
+
+    def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Await it in an async agent."""
+        self._scope(sync_agent=False)
+        return _call(self, args, kwargs)
+
+
+async def _call(step: Step[P, R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:
+    # The scope is that of the task which runs this, so that `create_task(step(…))` and gather key it in the new task.
+    scope = step._scope(sync_agent=False)
+    call = scope.engine.call_step(scope, step, args, kwargs)
+    try:
+        value: R = await call.waiter
+        return value
+    except BaseException:
+        scope.engine.forsake(call)
+        raise
+
+
+class StepDecorator(Protocol):
+    """What `step(effect=…)` gives."""
+
+    @overload  # type: ignore[overload-overlap]  # the first that fits counts: a coroutine function is an async step
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R]: ...
+
+
+def step(
+    fn: None = None,
+    /,
+    *,
+    effect: EffectClass | None = None,
+    timeout: float | None = None,
+    retry: Retry | None = None,
+    probe: Callable[..., Probed[Any] | Awaitable[Probed[Any]]]
+    | None = None,  # answers Done of the step's own result type
+    on_uncertain: OnUncertain | None = None,
+    name: str | None = None,
+) -> StepDecorator:
+    """Declare a function as a step: its call is journaled, and once it has an outcome it never runs again.
+
+    effect        "read", "idempotent" or "at_most_once"; must be named
+    timeout       seconds per try; None = no bound. A timed-out at_most_once step is uncertain, others fail with TimeoutError
+    retry         Retry(…) for failed tries; None = one try
+    probe         at_most_once only: called with the step's arguments, answers Done(value), NOT_DONE or UNKNOWN
+    on_uncertain  at_most_once only: "ask" a person (default) or "fail" with StepFailed
+    name          shown to people and checked on replay; default the function's name
+
+    Raises BadStep at import if the declaration is wrong."""
+    if fn is not None or effect is None:
+        where = f"step {getattr(fn, '__name__', fn)!s}" if fn is not None else "a step"
+        raise BadStep(f"{where} does not say what it does to the outside. Name one of the three:\n{THREE_CLASSES}")
+    if effect not in get_args(EffectClass):
+        raise BadStep(f"effect={effect!r} is none of the three:\n{THREE_CLASSES}")
+    if timeout is not None and timeout <= 0:
+        raise BadStep(f"timeout must be more than 0 seconds, not {timeout}")
+    if effect != "at_most_once" and (probe is not None or on_uncertain is not None):
+        raise BadStep(
+            f'probe= and on_uncertain= are for effect="at_most_once"; a step with effect={effect!r} simply runs again'
+        )
+    if on_uncertain not in (None, "ask", "fail"):
+        raise BadStep(f'on_uncertain must be "ask" or "fail", not {on_uncertain!r}')
+
+    def declare(function: Callable[..., Any]) -> Any:  # AsyncStep or SyncStep, see StepDecorator
+        if (
+            not inspect.isfunction(function)
+            or inspect.isgeneratorfunction(function)
+            or inspect.isasyncgenfunction(function)
+        ):
+            raise BadStep(f"{function!r} cannot be a step: a step is a plain or async function that returns its result")
+        kind = AsyncStep if inspect.iscoroutinefunction(function) else SyncStep
+        return kind(
+            function,
+            effect=effect,
+            timeout_s=timeout,
+            retry=retry or ONCE,
+            probe=probe,
+            on_uncertain=on_uncertain or "ask",
+            name=name or function.__name__,
+        )
+
+    return declare

@@ -1,0 +1,183 @@
+"""A sync agent: one dedicated thread, which alone makes its calls.
+
+The thread hands each call to the loop's thread and waits. While it waits, a sync step's body without a timeout runs on it, so that
+code that minds its thread (a SQLite connection, a debugger) feels at home; a body with a timeout runs on a thread of its own.
+"""
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from everstep.errors import Frozen
+from everstep.journal.records import Json
+from everstep.run.body import BodyRun
+from everstep.run.calls import StepCall
+from everstep.run.loop import AgentTimer
+from everstep.run.scope import SCOPE, Scope
+from everstep.run.steps import Step
+
+if TYPE_CHECKING:
+    from everstep.run.engine import Engine
+
+
+class SyncWaiter:
+    """Where the outcome of a call goes: back to the waiting thread."""
+
+    def __init__(self, thread: "SyncAgentThread") -> None:
+        self._thread = thread
+        self._done = False
+
+    def set_result(self, result: object) -> None:
+        self._done = True
+        self._thread.answer(lambda: result)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._done = True
+        self._thread.answer(lambda: _throw(error))
+
+    def done(self) -> bool:
+        return self._done
+
+
+class SyncAgentThread:
+    """The thread. `busy` is true while agent code runs on it; only the loop's thread reads and writes it."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._answers: queue.SimpleQueue[tuple[bool, Callable[[], Any]]] = queue.SimpleQueue()  # values of any step
+        self._call: StepCall | None = None
+        self._timer: AgentTimer | None = None
+        self._interruption: BaseException | None = None
+        self.busy = False
+
+    def start(
+        self, agent: Callable[[], object], scope: Scope, on_end: Callable[[object, BaseException | None], None]
+    ) -> None:
+        """Run agent code; `on_end` is called in the loop's thread."""
+        context = contextvars.copy_context()
+        context.run(SCOPE.set, scope)
+        self.busy = True
+
+        def main() -> None:
+            value: object = None
+            error: BaseException | None = None
+            try:
+                value = context.run(agent)
+            except BaseException as e:
+                error = e
+            self._to_loop(lambda: self._ended(on_end, value, error))
+
+        threading.Thread(target=main, name="everstep agent", daemon=True).start()
+
+    # --- in the agent's thread ----------------------------------------------------------------------------------
+
+    def call_step(
+        self, scope: Scope, step: Step[..., Any], data: Mapping[str, Json], digest: str
+    ) -> Any:  # the step's result
+        context = contextvars.copy_context()
+
+        def request() -> None:
+            call = StepCall(scope.next_step(), step, data, digest, context, SyncWaiter(self))
+            self._call = call
+            self._engine.begin(call)
+
+        return self.ask(request)
+
+    def sleep_until(self, scope: Scope, when_s: Callable[[], float]) -> None:
+        """A durable timer; `when_s` is asked in the loop's thread, where run time is."""
+
+        def request() -> None:
+            handle = asyncio.Handle(lambda: self.answer(_nothing), (), self._engine.loop, contextvars.Context())
+            self._timer = self._engine.start_timer(scope, when_s(), handle)
+
+        self.ask(request)
+
+    def draw_value(self, scope: Scope, name: str, draw: Callable[[], Json]) -> Json:
+        def request() -> None:
+            value = self._engine.draw_value(scope, name, draw)
+            self.answer(lambda: value)
+
+        return self.ask(request)
+
+    def ask(self, request: Callable[[], None]) -> Any:  # whatever the answer gives
+        """Hand a request to the loop's thread and wait for its answer; meanwhile run bodies that are sent here."""
+        self._engine.check_alive()
+        self._to_loop(lambda: self._enter(request))
+        while True:
+            final, act = self._answers.get()
+            if final:
+                return act()
+            act()
+
+    # --- in the loop's thread -----------------------------------------------------------------------------------
+
+    def _enter(self, request: Callable[[], None]) -> None:
+        self.busy = False
+        try:
+            request()
+        except Frozen:
+            return  # the attempt is over: agent code never goes on
+        except BaseException as e:
+            error = e
+            self.answer(lambda: _throw(error))
+        self._engine.delivery.wake()
+
+    def answer(self, act: Callable[[], Any]) -> None:  # whatever the call gives
+        """Let agent code go on with what `act` returns or raises."""
+        self.busy = True
+        self._call = None
+        self._timer = None
+        self._answers.put((True, act))
+
+    def run_body(self, run: BodyRun, body: Callable[[], object], context: contextvars.Context) -> None:
+        def act() -> None:
+            run.in_thread(body, context)
+
+        run.end.add_done_callback(lambda _end: self._body_ended())
+        self._answers.put((False, act))
+
+    def interrupt(self, error: BaseException) -> None:
+        """Raise in agent code at the call it waits in. A body on its own thread ends first: nothing can stop it."""
+        if self.busy:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self.answer(lambda: _throw(error))
+            return
+        call = self._call
+        if call is None:
+            return
+        self._engine.forsake(call)
+        driver = call.driver
+        if driver is not None and driver.body is not None and driver.body.patient and not driver.body.end.done():
+            self._interruption = error
+        else:
+            self.answer(lambda: _throw(error))
+
+    def _body_ended(self) -> None:
+        error, self._interruption = self._interruption, None
+        if error is not None:
+            self.answer(lambda: _throw(error))
+
+    def _ended(
+        self, on_end: Callable[[object, BaseException | None], None], value: object, error: BaseException | None
+    ) -> None:
+        self.busy = False
+        on_end(value, error)
+
+    def _to_loop(self, act: Callable[[], None]) -> None:
+        try:
+            self._engine.loop.call_soon_threadsafe(act, context=contextvars.Context())
+        except RuntimeError:
+            threading.Event().wait()  # the attempt is over and its loop closed: agent code never goes on
+
+
+def _nothing() -> None:
+    return None
+
+
+def _throw(error: BaseException) -> Any:  # never returns
+    raise error

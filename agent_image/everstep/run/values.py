@@ -1,0 +1,296 @@
+"""What can be journaled, and how it comes back: equal, or refused before anything is written.
+
+The supported set: JSON itself (None, bool, int, finite float, str, list, dict with string keys) without any annotation, and
+whatever pydantic can turn into JSON and back *to an equal value* under the annotation that was given: tuples, sets, models,
+dataclasses, datetimes, decimals, enums, UUIDs, paths. Everything else is NotJSON, naming step and path: NaN and infinities,
+cycles, keys that are no strings, a tuple without an annotation, objects without equality.
+
+Step bodies and agents only ever see the decoded form, in the first run as on replay.
+"""
+
+import contextlib
+import hashlib
+import inspect
+import json
+import math
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from everstep.errors import BadStep, NotJSON, ValueTooLarge
+from everstep.journal.records import Json, canonical
+
+VALUE_MAX_BYTES = 16 * 1024 * 1024
+"""Above this a value is refused: it would be read whole at each replay. Keep it elsewhere and journal its address."""
+MAX_DEPTH = 200
+_PLAIN = (str, int, bool, float, type(None))
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A value ready for the journal: as JSON data and as its canonical bytes."""
+
+    data: Json
+    raw: bytes
+
+
+class Codec:
+    """Values of one annotation. `what` names it in errors, e.g. `result` or `argument body`."""
+
+    def __init__(self, annotation: object, step: str, what: str) -> None:
+        self.step = step
+        self.what = what
+        self.plain = annotation if annotation in _PLAIN else None
+        self.adapter: TypeAdapter[Any] | None = None
+        if annotation is None:
+            self.plain = type(None)
+        elif self.plain is None and annotation not in (Any, object, inspect.Parameter.empty):
+            try:
+                self.adapter = TypeAdapter(cast(Any, annotation))  # any annotation
+            except (PydanticSchemaGenerationError, PydanticUserError) as e:
+                raise BadStep(
+                    f"{step}: {what} is annotated {_type_name(annotation)}, which cannot be journaled. Pass plain data (a "
+                    f"model, a dataclass, JSON) and build such objects inside the step's body, or keep them at module level"
+                ) from e
+
+    def encode(self, value: object) -> Encoded:
+        """Raises NotJSON or ValueTooLarge; nothing was written."""
+        if self.adapter is None:
+            if self.plain is not None and type(value) is not self.plain:
+                value = self._coerce(value)
+            raw = self._canonical(value, value)
+            data = value if type(value) in _PLAIN else json.loads(raw)
+            if data is not value and data != value:
+                raise self._not_json(value)
+        else:
+            typed = self._validate(value)
+            try:
+                dumped = self.adapter.dump_python(typed, mode="json", warnings="error")
+            except (PydanticSerializationError, ValueError, RecursionError) as e:
+                raise self._not_json(value, _first_line(e)) from e
+            raw = self._canonical(dumped, value)
+            data = json.loads(raw)
+            back = self._back(raw, value)
+            if back != typed:
+                raise self._changed(typed, back)
+        if len(raw) > VALUE_MAX_BYTES:
+            raise ValueTooLarge(
+                f"{self.step}: {self.what} takes {len(raw)} bytes; the bound is {VALUE_MAX_BYTES}. Keep it elsewhere and pass "
+                f"its address"
+            )
+        return Encoded(data, raw)
+
+    def decode(self, data: Json) -> Any:  # the annotation's own type, known to the caller only
+        """From the journal's JSON. Raises NotJSON if it does not fit the annotation (changed code, a person's answer)."""
+        if self.adapter is None:
+            if self.plain is not None and type(data) is not self.plain:
+                return self._coerce(data)
+            return data
+        try:
+            return self.adapter.validate_json(canonical(data))
+        except (ValidationError, ValueError) as e:
+            raise NotJSON(f"{self.step}: {self.what} does not fit its annotation: {_reason(e)}") from e
+
+    def _back(self, raw: bytes, value: object) -> object:
+        assert self.adapter is not None
+        try:
+            return self.adapter.validate_json(raw)
+        except (ValidationError, ValueError) as e:
+            raise self._not_json(value, f"what it becomes in the journal cannot be read back: {_reason(e)}") from e
+
+    def _coerce(self, value: object) -> object:
+        adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, self.plain))  # one of _PLAIN
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as e:
+            raise NotJSON(f"{self.step}: {self.what} does not fit its annotation: {_reason(e)}") from e
+
+    def _validate(self, value: object) -> object:
+        assert self.adapter is not None
+        try:
+            return self.adapter.validate_python(value)
+        except (ValidationError, ValueError, RecursionError) as e:
+            raise NotJSON(f"{self.step}: {self.what} does not fit its annotation: {_reason(e)}") from e
+
+    def _canonical(self, data: object, value: object) -> bytes:
+        try:
+            return canonical(data)
+        except (TypeError, ValueError, RecursionError) as e:
+            raise self._not_json(data if data is not value else value, str(e)) from e
+
+    def _not_json(self, value: object, hint: str = "") -> NotJSON:
+        path, found = find_bad(value, self.what) or (self.what, hint or _type_name(type(value)))
+        return NotJSON(f"{self.step}: {path}: {found}")
+
+    def _changed(self, typed: object, back: object) -> NotJSON:
+        path, found = _first_difference(typed, back, self.what)
+        return NotJSON(
+            f"{self.step}: {path}: {found}. A value must come back equal from the journal; annotate it more precisely or return "
+            f"plain data"
+        )
+
+
+class Signature:
+    """The arguments of one step: bound by name, checked by annotation, decoded again for the body."""
+
+    def __init__(self, fn: Callable[..., object], step: str) -> None:
+        self._fn = fn
+        self.step = step
+        self.signature = inspect.signature(fn)
+        self._codecs: dict[str, Codec] | None = None
+        self._result: Codec | None = None
+        with contextlib.suppress(NameError):  # an annotation names something defined later; built at the first call
+            self._build()
+
+    def _build(self) -> tuple[dict[str, Codec], Codec]:
+        if self._codecs is None or self._result is None:
+            hints = typing.get_type_hints(self._fn, include_extras=True)
+            self._codecs = {
+                name: Codec(_as_container(p, hints.get(name, Any)), self.step, f"argument {name}")
+                for name, p in self.signature.parameters.items()
+            }
+            self._result = Codec(hints.get("return", Any), self.step, "result")
+        return self._codecs, self._result
+
+    @property
+    def result(self) -> Codec:
+        return self._build()[1]
+
+    def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[dict[str, Json], str]:
+        """JSON of all arguments by name, and their digest. Raises TypeError as a call would, NotJSON, ValueTooLarge."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        codecs = self._build()[0]
+        data: dict[str, Json] = {}
+        size = 0
+        for name, value in bound.arguments.items():
+            encoded = codecs[name].encode(list(value) if isinstance(value, tuple) and _is_var(self, name) else value)
+            data[name] = encoded.data
+            size += len(encoded.raw)
+        if size > VALUE_MAX_BYTES:
+            raise ValueTooLarge(f"{self.step}: arguments take {size} bytes; the bound is {VALUE_MAX_BYTES}")
+        return data, digest(canonical(data))
+
+    def decode(self, data: Mapping[str, Json]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments for the body; a copy that shares nothing with the agent."""
+        codecs = self._build()[0]
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        raw = json.loads(canonical(data))
+        for name, p in self.signature.parameters.items():
+            value = codecs[name].decode(raw[name])
+            if p.kind is p.VAR_POSITIONAL:
+                args.extend(value)
+            elif p.kind is p.VAR_KEYWORD:
+                kwargs.update(value)
+            elif p.kind is p.KEYWORD_ONLY:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return args, kwargs
+
+
+def digest(raw: bytes) -> str:
+    """SHA-256, lower-case hex."""
+    return hashlib.sha256(raw).hexdigest()
+
+
+def find_bad(value: object, path: str) -> tuple[str, str] | None:
+    """The first place in a value that is not JSON, and what is there; None if all of it is."""
+    return _find_bad(value, path, [], 0)
+
+
+def _find_bad(value: object, path: str, above: list[int], depth: int) -> tuple[str, str] | None:
+    kind = type(value)
+    if isinstance(value, float):
+        return None if math.isfinite(value) else (path, f"{value!r} is not JSON")
+    if isinstance(value, str):
+        return _bad_text(value, path)
+    if value is None or isinstance(value, bool | int):
+        return None
+    if id(value) in above:
+        return path, "contains itself"
+    if depth > MAX_DEPTH:
+        return path, f"is nested deeper than {MAX_DEPTH} levels"
+    above.append(id(value))
+    try:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    return path, f"key {key!r} is {_type_name(type(key))}; JSON keys are strings"
+                if bad := _find_bad(item, f"{path}.{key}", above, depth + 1):
+                    return bad
+            return None
+        if kind is list:
+            for i, item in enumerate(typing.cast("list[object]", value)):
+                if bad := _find_bad(item, f"{path}[{i}]", above, depth + 1):
+                    return bad
+            return None
+    finally:
+        above.pop()
+    cure = "; annotate the step with its type, or use a list" if isinstance(value, tuple | set | frozenset) else ""
+    return path, f"{_type_name(kind)} is not JSON{cure}"
+
+
+def _bad_text(value: str, path: str) -> tuple[str, str] | None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return path, "text with lone surrogates is not valid Unicode"
+    return None
+
+
+def _first_difference(a: object, b: object, path: str) -> tuple[str, str]:
+    """Where two values differ, for the message that a value came back changed."""
+    if type(a) is type(b):
+        if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+            for key in a:
+                if a[key] != b[key]:
+                    return _first_difference(a[key], b[key], f"{path}.{key}")
+        if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+            for i, (x, y) in enumerate(zip(a, b, strict=True)):
+                if x != y:
+                    return _first_difference(x, y, f"{path}[{i}]")
+        fields = getattr(type(a), "model_fields", None) or getattr(type(a), "__dataclass_fields__", None) or ()
+        for name in fields:
+            x, y = getattr(a, name, None), getattr(b, name, None)
+            if x != y:
+                return _first_difference(x, y, f"{path}.{name}")
+    return path, f"{_short(a)} would come back as {_short(b)}"
+
+
+def _as_container(p: inspect.Parameter, hint: Any) -> Any:  # any annotation
+    if p.kind is p.VAR_POSITIONAL:
+        return list if hint is Any else list[hint]
+    if p.kind is p.VAR_KEYWORD:
+        return dict[str, Any] if hint is Any else dict[str, hint]
+    return hint
+
+
+def _is_var(signature: Signature, name: str) -> bool:
+    return signature.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return f"{_type_name(type(value))} {text if len(text) <= 80 else text[:77] + '…'}"
+
+
+def _type_name(kind: object) -> str:
+    return getattr(kind, "__qualname__", None) or str(kind)
+
+
+def _first_line(e: BaseException) -> str:
+    return " ".join(str(e).split())[:300]
+
+
+def _reason(e: BaseException) -> str:
+    if isinstance(e, ValidationError):
+        first = e.errors(include_url=False, include_context=False)[0]
+        at = ".".join(str(x) for x in first["loc"])
+        return f"{at + ': ' if at else ''}{first['msg']}, not {_short(first['input'])}"
+    return _first_line(e)
