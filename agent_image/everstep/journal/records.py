@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from everstep.errors import JournalUnreadable
 from everstep.ids import Seq
+from everstep.journal.canonical import canonical as canonical  # noqa: PLC0414 - whoever makes records finds it here
 
 SCHEMA_VERSION = 1
 RECORD_MAX_BYTES = 256 * 1024
@@ -40,7 +41,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     OUTCOME: ClassVar[bool] = False
 
-    v: int = SCHEMA_VERSION
+    v: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
     seq: int
     key: str = ""
     name: str = ""
@@ -225,11 +226,6 @@ Record: TypeAlias = Annotated[
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[Record] = TypeAdapter(Record)
-
-
-def canonical(value: Json) -> bytes:
-    """Canonical bytes of a JSON value, for digests and records. Raises ValueError on NaN, TypeError on what is not JSON."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def encode(record: Record) -> bytes:
