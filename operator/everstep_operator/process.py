@@ -5,7 +5,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import kopf
 
@@ -141,6 +141,8 @@ class Operator:
         await kopf.operator(
             registry=make_registry(self.intake),
             settings=kopf_settings(f"{LABEL_RUN_UID},{LABEL_INSTALLATION}={s.installation}", jitter_of(self.clock)),
+            # kopf would look up this user's name, and a container's uid has none. Only peering, which is off, uses it.
+            identity=cast(Any, s.installation),
             standalone=True,
             clusterwide=not s.watch_namespaces,
             namespaces=list(s.watch_namespaces),
