@@ -8,6 +8,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
+
 from tests.support.world.client import WorldClient, world_on_loopback
 
 

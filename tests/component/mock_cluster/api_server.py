@@ -62,6 +62,7 @@ class ApiServer:
         self.hang: Callable[[Call], bool] = lambda call: False
         """True: never answer (the client must give up by itself)."""
         self.stale: dict[str, list[Json]] | None = None
+        self.stale_version = 0
         self.port = 0
         self._runner: web.AppRunner | None = None
         self._streams: set[asyncio.Task[Any]] = set()
@@ -102,6 +103,7 @@ class ApiServer:
     def freeze_lists(self) -> None:
         """From now on LISTs show the present state, whatever happens."""
         self.stale = {plural: copy.deepcopy(self.objects.find(plural, "", "")) for plural in KINDS}
+        self.stale_version = self.objects.version
 
     # --- requests
 
@@ -186,7 +188,8 @@ class ApiServer:
             found = self.objects.find(call.plural, call.namespace, selector)
         limit, start = int(query.get("limit") or 0), int(query.get("continue") or 0)
         page = found[start : start + limit] if limit else found
-        meta: Json = {"resourceVersion": str(self.objects.version)}
+        version_shown = self.objects.version if self.stale is None else self.stale_version
+        meta: Json = {"resourceVersion": str(version_shown)}
         if limit and start + limit < len(found):
             meta["continue"] = str(start + limit)
         group, version, kind = KINDS[call.plural]
