@@ -10,13 +10,14 @@ Each part is point[:nth occurrence][@attempt]=action; without @attempt it acts i
     oom    allocate memory until the kernel ends the process
     exit75 leave at once with exit code 75
 
-A point costs one dictionary look-up when faults are off. Each point of the registry is exercised by tests/crash.
+A point costs one comparison and one dictionary look-up when faults are off. Each point of the registry is exercised by tests/crash.
 """
 
 import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
 
 POINTS: dict[str, str] = {
     "after_claim": "the attempt is claimed, nothing is read yet",
@@ -43,6 +44,13 @@ ACTIONS = ("kill", "stop", "hold", "oom", "exit75")
 
 _armed: dict[str, tuple[int, str]] = {}
 _seen: Counter[str] = Counter()
+_listener: Callable[[str], None] | None = None
+
+
+def listen(listener: Callable[[str], None] | None) -> None:
+    """Tell every point that is reached to `listener` (everstep.testing, which crashes runs within a test's process); None ends it."""
+    global _listener  # noqa: PLW0603  # as the armed points: one per process
+    _listener = listener
 
 
 def arm(spec: str, attempt: int) -> None:
@@ -67,6 +75,8 @@ def disarm() -> None:
 
 def reach(point: str) -> None:
     """Say that execution reached a point; acts only if a test armed it."""
+    if _listener is not None:
+        _listener(point)
     if point not in _armed:
         return
     _seen[point] += 1

@@ -1,1 +1,267 @@
-"""Testing agents: a journal in memory, and crashes at named points. (See below in this package's next commit.)"""
+"""Testing agents: a journal in memory, time that jumps, and crashes at named points. No server, no files, no waiting.
+
+    run = MemoryRun(triage, goal="Triage", backlog="b.json")
+    assert run.attempt(crash_at="after_effect:2").kind == "crashed"     # killed after the second body, before its result
+    assert run.attempt().value == "triaged"                             # another attempt goes on from the record
+    run.replay()                                                        # the finished journal replays, and no body runs
+
+`for_every_crash` does that for each moment of a run. Points are those of everstep.faults; `any:17` is the 17th point reached.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from everstep import faults
+from everstep.errors import Diverged
+from everstep.ids import Attempt as AttemptNumber
+from everstep.ids import InboxId, JournalId, Owner, Seq
+from everstep.journal.chain import Chain
+from everstep.journal.inbox import CancelBody, SettleBody, make_entry
+from everstep.journal.memory import MemoryStore
+from everstep.journal.records import Finished, Park, Record, Waited, decode
+from everstep.journal.store import Head, Store
+from everstep.run.agents import Agent
+from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
+from everstep.run.blobs import read_value
+from everstep.run.config import EngineConfig
+from everstep.run.hosting import host
+from everstep.run.loop import AgentLoop
+from everstep.run.virtual import VirtualClock, VirtualSelector
+
+__all__ = ["Ended", "MemoryRun", "for_every_crash"]
+
+R = TypeVar("R")
+
+
+class SimulatedCrash(KeyboardInterrupt):
+    """Ends an attempt where it stands. Of this kind, because asyncio lets it through at once."""
+
+
+@dataclass(frozen=True)
+class Ended(Generic[R]):
+    """How an attempt ended."""
+
+    kind: Literal["succeeded", "failed", "cancelled", "parked", "crashed", "stopped"]
+    value: R | None = None
+    """With `succeeded`: the agent's result."""
+    error: BaseException | None = None
+    """With `failed`: the agent's exception. With `stopped`: what ended the attempt (Diverged, Fenced, Terminated …)."""
+    message: str = ""
+    waits: tuple[Waited, ...] = ()
+    """With `parked`: what for."""
+    wake_epoch_ms: int | None = None
+
+
+class MemoryRun(Generic[R]):
+    """One run on a journal in memory, attempt by attempt. `seed` decides latencies' jitter and drawn values; `key` signs the
+    chain as on a cluster (None = as in local mode)."""
+
+    def __init__(
+        self,
+        agent: "Agent[..., Any]",  # of any signature; R is its result
+        goal: str = "",
+        *,
+        seed: int = 0,
+        store: MemoryStore | None = None,
+        key: bytes | None = None,
+        park_linger_s: float = 30.0,
+        **inputs: object,
+    ) -> None:
+        self.agent = agent
+        self.goal = goal
+        self.inputs = agent.encode_inputs(inputs)
+        self.store = store or MemoryStore()
+        self.journal_id = JournalId("memory-run")
+        self.chain = Chain(self.journal_id, key)
+        self.clock = VirtualClock(seed)
+        self.park_linger_s = park_linger_s
+        self.number = 0
+        self.bodies: Counter[str] = Counter()
+        """How often each step body was started, by step key, over all attempts."""
+        self.reached: list[str] = []
+        """Fault points of the last attempt, in order."""
+        self._last: Attempt | None = None
+        self._entries = 0
+
+    # --- attempts -----------------------------------------------------------------------------------------------
+
+    def attempt(
+        self,
+        *,
+        crash_at: str | None = None,
+        predecessor_dead: bool = True,
+        on_point: Callable[[str], None] | None = None,
+        run_to_end: bool = False,
+        **config: Any,  # fields of EngineConfig
+    ) -> Ended[R]:
+        """Fence and run the next attempt. `crash_at` is `point` or `point:n` (its nth time) or `any:n`. `on_point` hears of every
+        point that is reached."""
+        self.number += 1
+        loop = AgentLoop(self.clock, VirtualSelector(self.clock, self._threads_busy))
+        faults.listen(self._listener(crash_at, on_point))
+        try:
+            end, value = host(loop, self._run(loop, predecessor_dead, run_to_end, config), self.store.aclose)
+        except SimulatedCrash:
+            return Ended("crashed")
+        except BaseException as e:
+            if isinstance(e, KeyboardInterrupt):
+                raise
+            return Ended("stopped", error=e, message=str(e))
+        finally:
+            faults.listen(None)
+            self._count_bodies()
+        record = end.record
+        if isinstance(record, Park):
+            return Ended("parked", waits=tuple(record.waits), wake_epoch_ms=record.wake)
+        return Ended(record.outcome, value, end.error, record.message)
+
+    def run(self, **config: Any) -> R:  # fields of EngineConfig
+        """Attempts until the run is finished; its result. Sleeps through parked timers. Raises the agent's exception, or
+        AssertionError if the run waits for a person."""
+        while True:
+            ended = self.attempt(**config)
+            if ended.kind == "succeeded":
+                return ended.value  # type: ignore[return-value]  # None only if the agent returned None
+            if ended.kind == "parked" and ended.wake_epoch_ms is not None:
+                self.sleep(max(0.0, (ended.wake_epoch_ms - self.clock.now_epoch_ms()) / 1000))
+                continue
+            raise ended.error or AssertionError(f"the run {ended.kind}: {ended.message or ended.waits}")
+
+    def replay(self) -> R:
+        """Run agent code over the finished journal, on a copy. Raises Diverged if it takes another way, AssertionError if a body
+        runs or a record is written."""
+        twin: MemoryRun[R] = MemoryRun(self.agent, self.goal, store=self.store.copy())
+        twin.inputs, twin.chain, twin.number, twin.clock = self.inputs, self.chain, self.number, self.clock
+        before = len(self.records)
+        ended = twin.attempt(run_to_end=True)
+        if ended.kind == "stopped" and isinstance(ended.error, Diverged):
+            raise ended.error
+        if twin.bodies or len(twin.records) != before:
+            raise AssertionError(f"the replay ran {dict(twin.bodies)} and wrote {len(twin.records) - before} records")
+        if ended.kind == "stopped" and ended.error is not None:
+            raise ended.error
+        return ended.value  # type: ignore[return-value]  # as in `run`
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass between two attempts."""
+        self.clock.advance(seconds)
+
+    async def _run(
+        self,
+        loop: AgentLoop,
+        predecessor_dead: bool,
+        run_to_end: bool,
+        config: dict[str, Any],  # fields of EngineConfig
+    ) -> tuple[AttemptEnd, Any]:  # the agent's result
+        store: Store = self.store
+        meta = await store.meta(self.journal_id)
+        anchor = meta.head if meta else Head(Seq(0), self.chain.genesis())
+        number = AttemptNumber(self.number)
+        await store.fence(self.journal_id, number, anchor, {})
+        identity = RunIdentity(
+            self.chain,
+            Owner(f"memory-{self.number}"),
+            goal=self.goal,
+            inputs=self.inputs,
+            entrypoint=f"{self.agent.fn.__module__}:{self.agent.fn.__name__}",
+            anchor_seq=anchor.seq,
+            anchor_hash=anchor.hash,
+        )
+        settings: dict[str, Any] = {"park_linger_s": self.park_linger_s} | config
+        engine_config = EngineConfig(self.journal_id, number, predecessor_dead=predecessor_dead, **settings)
+        attempt = self._last = Attempt(
+            loop, store, lambda: self.agent, identity, engine_config, self.clock, run_to_end=run_to_end
+        )
+        end = await attempt.run()
+        value = None
+        if isinstance(end.record, Finished) and end.record.outcome == "succeeded":
+            value = self.agent.result.decode(await read_value(store, self.journal_id, end.record.value))
+        return end, value
+
+    def terminate(self) -> None:
+        """SIGTERM, for use in `on_point`."""
+        if self._last is not None:
+            self._last.terminate()
+
+    def _threads_busy(self) -> bool:
+        engine = self._last.engine if self._last is not None else None
+        return engine is not None and engine.threads_busy
+
+    def _listener(self, crash_at: str | None, on_point: Callable[[str], None] | None) -> Callable[[str], None]:
+        name, _, nth = (crash_at or "").partition(":")
+        if name and name != "any" and name not in faults.POINTS:
+            raise ValueError(f"unknown point {name!r}; known: any, {', '.join(faults.POINTS)}")
+        left = int(nth or 1)
+        self.reached = []
+
+        def listen(point: str) -> None:
+            nonlocal left
+            self.reached.append(point)
+            if on_point is not None:
+                on_point(point)
+            if name in (point, "any"):
+                left -= 1
+                if left == 0:
+                    raise SimulatedCrash(point)
+
+        return listen
+
+    def _count_bodies(self) -> None:
+        engine = self._last.engine if self._last is not None else None
+        if engine is not None:
+            self.bodies.update(engine.started)
+
+    # --- the journal, and what people say -----------------------------------------------------------------------
+
+    @property
+    def records(self) -> list[Record]:
+        """The journal, decoded."""
+        journal = self.store.journals_by_id.get(self.journal_id)
+        return [decode(stored.record, stored.seq) for stored in journal.records] if journal else []
+
+    def kinds(self) -> list[str]:
+        """`kind key` of every record, to look at."""
+        return [f"{r.kind} {r.key}".strip() for r in self.records]
+
+    def settle(
+        self,
+        key: str,
+        decision: Literal["done", "again", "fail"],
+        value: object = None,
+        *,
+        by: str = "tester",
+        reason: str = "",
+    ) -> None:
+        """A person's answer to an uncertain step."""
+        asked = next(r for r in reversed(self.records) if r.kind == "uncertain" and r.key == key)
+        self._add(SettleBody(key=key, input=asked.input, decision=decision, value=value, by=by, reason=reason))
+
+    def cancel(self, by: str = "tester", reason: str = "") -> None:
+        """A person's wish to cancel the run."""
+        self._add(CancelBody(by=by, reason=reason))
+
+    def _add(self, body: SettleBody | CancelBody) -> None:
+        self._entries += 1
+        entry = make_entry(self.chain, InboxId(f"entry-{self._entries}"), body)
+        entries = self.store.inboxes.setdefault(self.journal_id, [])
+        entries.append(type(entry)(entry.id, entry.body, entry.mac, str(len(entries) + 1)))
+
+
+def for_every_crash(
+    make: Callable[[], MemoryRun[R]], *, every: int = 1
+) -> Iterator[tuple[str, MemoryRun[R], Ended[R]]]:
+    """Crash a fresh run at each moment in turn (each `every`-th), and let another attempt go on: yields the moment, the run and
+    how that attempt ended. The finished journal has been replayed."""
+    moment = 1
+    while True:
+        run = make()
+        if run.attempt(crash_at=f"any:{moment}").kind != "crashed":
+            return
+        at = f"{run.reached[-1]} ({moment})"
+        ended = run.attempt()
+        if ended.kind == "succeeded":
+            run.replay()
+        yield at, run, ended
+        moment += every

@@ -9,6 +9,7 @@ import contextvars
 import hashlib
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -68,6 +69,9 @@ class Engine:
         self.drivers: dict[StepKey, StepDriver] = {}
         self.busy_drivers = 0
         self.bodies = 0
+        self.started: Counter[StepKey] = Counter()
+        """Bodies this process began, by step key; for tests."""
+        self.thread_bodies = 0
         self.parking = False
         self.terminating = False
         self.finishing = False
@@ -311,6 +315,8 @@ class Engine:
         timeout_s = (step.timeout_s or self.config.probe_timeout_s) if probe else step.timeout_s
         run = BodyRun(self.loop, self.config.body_cancel_s, timeout_s)
         self.bodies += 1
+        if not probe:
+            self.started[call.key] += 1
         if is_async:
             run.start_task(
                 lambda: cast(Coroutine[Any, Any, object], function(*args, **kwargs)), context, f"body of {step.name}"
@@ -319,9 +325,19 @@ class Engine:
             run.patient = True
             self.thread.run_body(run, lambda: function(*args, **kwargs), context)
         else:
-            run.end.add_done_callback(lambda _end: self._threads.release())
+            self.thread_bodies += 1
+            run.end.add_done_callback(lambda _end: self._thread_free())
             run.start_thread(lambda: function(*args, **kwargs), context, step.name)
         return run, body
+
+    def _thread_free(self) -> None:
+        self.thread_bodies -= 1
+        self._threads.release()
+
+    @property
+    def threads_busy(self) -> bool:
+        """A thread is at work; it takes real time even where time is virtual."""
+        return self.thread_bodies > 0 or (self.thread is not None and (self.thread.busy or self.bodies > 0))
 
     def body_ended(self) -> None:
         self.bodies -= 1
