@@ -1,6 +1,6 @@
 """Testing agents: a journal in memory, time that jumps, and crashes at named points. No server, no files, no waiting.
 
-    run = MemoryRun(triage, goal="Triage", backlog="b.json")
+    run = MemoryRun(triage, goal="Triage", inputs={"backlog": "b.json"})
     assert run.attempt(crash_at="after_effect:2").kind == "crashed"     # killed after the second body, before its result
     assert run.attempt().value == "triaged"                             # another attempt goes on from the record
     run.replay()                                                        # the finished journal replays, and no body runs
@@ -8,8 +8,9 @@
 `for_every_crash` does that for each moment of a run. Points are those of everstep.faults; `any:17` is the 17th point reached.
 """
 
+import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -62,16 +63,16 @@ class MemoryRun(Generic[R]):
         self,
         agent: "Agent[..., Any]",  # of any signature; R is its result
         goal: str = "",
+        inputs: Mapping[str, object] | None = None,
         *,
         seed: int = 0,
         store: MemoryStore | None = None,
         key: bytes | None = None,
         park_linger_s: float = 30.0,
-        **inputs: object,
     ) -> None:
         self.agent = agent
         self.goal = goal
-        self.inputs = agent.encode_inputs(inputs)
+        self.inputs = agent.encode_inputs(inputs or {})
         self.store = store or MemoryStore()
         self.journal_id = JournalId("memory-run")
         self.chain = Chain(self.journal_id, key)
@@ -132,8 +133,7 @@ class MemoryRun(Generic[R]):
     def replay(self) -> R:
         """Run agent code over the finished journal, on a copy. Raises Diverged if it takes another way, AssertionError if a body
         runs or a record is written."""
-        twin: MemoryRun[R] = MemoryRun(self.agent, self.goal, store=self.store.copy())
-        twin.inputs, twin.chain, twin.number, twin.clock = self.inputs, self.chain, self.number, self.clock
+        twin = self.copy()
         before = len(self.records)
         ended = twin.attempt(run_to_end=True)
         if ended.kind == "stopped" and isinstance(ended.error, Diverged):
@@ -143,6 +143,20 @@ class MemoryRun(Generic[R]):
         if ended.kind == "stopped" and ended.error is not None:
             raise ended.error
         return ended.value  # type: ignore[return-value]  # as in `run`
+
+    def copy(self) -> "MemoryRun[R]":
+        """The same run on a copy of its journal; what happens to one does not reach the other."""
+        twin = copy.copy(self)
+        twin.store = self.store.copy()
+        twin.bodies = Counter()
+        twin.reached = []
+        return twin
+
+    def cut(self, seq: int) -> None:
+        """Take every record after `seq` away, as if the process had been lost before they were written."""
+        journal = self.store.journals_by_id[self.journal_id]
+        del journal.records[seq:]
+        journal.head = Head(Seq(seq), journal.records[-1].hash if seq else self.chain.genesis())
 
     def sleep(self, seconds: float) -> None:
         """Let time pass between two attempts."""

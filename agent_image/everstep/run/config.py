@@ -14,7 +14,7 @@ class EngineConfig:
     journal_id: JournalId
     attempt: Attempt
     predecessor_dead: bool = False
-    """Proof that the process of the attempt before this one is gone: only then a probe's "not done" counts."""
+    """Proof that every earlier process which may have something in flight is gone: only then a probe's "not done" counts."""
     grace_s: float = DEFAULT_GRACE_S
     cancel_grace_s: float = DEFAULT_CANCEL_GRACE_S
     park_linger_s: float = DEFAULT_PARK_LINGER_S

@@ -88,7 +88,7 @@ class StepDriver:
             return await self._resolve(past.last.reason, proved=False, asked=past.last)
         if isinstance(past.last, Intent):
             if self.step.effect == "at_most_once" or past.last.effect == "at_most_once":
-                proved = self.engine.config.predecessor_dead and past.last.attempt == self.engine.config.attempt - 1
+                proved = self.engine.config.predecessor_dead
                 reason = f"the process of attempt {past.last.attempt} was lost while the step was in flight"
                 return await self._resolve(reason, proved=proved)
         if self.call.gone:
@@ -150,20 +150,20 @@ class StepDriver:
                 "cancelled by the agent" if end.ended else "cancelled by the agent; its body did not end"
             )
         if end.timed_out:
-            reason = f"TimeoutError: no result within {self.step.timeout_s:g} s"
+            error = TimeoutError(f"no result within {self.step.timeout_s:g} s")
             if at_most_once:
-                return await self._resolve(f"the step timed out: {reason}", proved=end.ended)
-            return await self._failed_try(TimeoutError(f"no result within {self.step.timeout_s:g} s"), took_ms)
-        error = end.error or asyncio.CancelledError("the body cancelled itself")
-        if isinstance(error, StopRun):
-            error = RuntimeError(f"the body raised {type(error).__name__}, which only the engine may: {error}")
-        return await self._failed_try(error, took_ms)
+                return await self._resolve(f"the step timed out: {error}", proved=end.ended, failed=error)
+            return await self._failed_try(error, took_ms)
+        raised = end.error or asyncio.CancelledError("the body cancelled itself")
+        if isinstance(raised, StopRun):
+            raised = RuntimeError(f"the body raised {type(raised).__name__}, which only the engine may: {raised}")
+        return await self._failed_try(raised, took_ms)
 
-    async def _failed_try(self, error: BaseException, took_ms: int) -> bool:
+    async def _failed_try(self, error: BaseException, took_ms: int, *, not_done: bool = False) -> bool:
         retry = self.step.retry
         self.failures += 1
         if self.step.effect == "at_most_once":
-            worth = isinstance(error, NotDone)
+            worth = not_done or isinstance(error, NotDone)
         else:
             worth = isinstance(error, retry.retry_on)
         if not worth or self.failures >= retry.max_tries or self.call.gone:
@@ -204,8 +204,11 @@ class StepDriver:
 
     # --- uncertain ----------------------------------------------------------------------------------------------
 
-    async def _resolve(self, reason: str, *, proved: bool, asked: Uncertain | None = None) -> bool:
-        """The effect may have happened. `proved`: whoever was at it is gone for sure. True: it may run again."""
+    async def _resolve(
+        self, reason: str, *, proved: bool, asked: Uncertain | None = None, failed: TimeoutError | None = None
+    ) -> bool:
+        """The effect may have happened. `proved`: whoever was at it is gone for sure. `failed`: a try of this process that timed
+        out; if it was not done, it counts as a failed try. True: it may run again."""
         if asked is not None and self.engine.inbox.holds(self.call.key):
             return await self._ask(asked.reason, EpochMs(asked.time))  # a person's word came before another probe
         answer = await self._probe()
@@ -221,6 +224,8 @@ class StepDriver:
         elif answer is NOT_DONE and proved:
             if self.call.gone:
                 return self._abandon("cancelled by the agent; the probe says that it was not done")
+            if failed is not None:
+                return await self._failed_try(failed, 0, not_done=True)
             self._settled_again("probe", "the probe says that it was not done", "")
             return True
         elif answer is NOT_DONE:

@@ -132,8 +132,9 @@ async def _call(step: Step[P, R], args: tuple[object, ...], kwargs: dict[str, ob
 class StepDecorator(Protocol):
     """What `step(effect=…)` gives."""
 
-    @overload  # type: ignore[overload-overlap]  # the first that fits counts: a coroutine function is an async step
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R]: ...
+    # The first that fits counts: a coroutine function is an async step.
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R]: ...
 

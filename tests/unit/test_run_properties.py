@@ -1,0 +1,98 @@
+"""Random asyncio programs, crashed anywhere and resumed under other latencies: nothing recorded runs again, nothing changes.
+
+EVERSTEP_SEED and EVERSTEP_PROGRAMS choose where to begin and how many; every failure names its seed.
+"""
+
+import json
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from everstep.journal.records import Intent, Record
+from everstep.testing import Ended, MemoryRun
+from tests.support import run_programs
+from tests.support.run_programs import World, program
+
+FIRST = int(os.environ.get("EVERSTEP_SEED", "1"))
+PROGRAMS = int(os.environ.get("EVERSTEP_PROGRAMS", "60"))
+BATCH = 20
+Run = MemoryRun[list[object]]
+
+
+def fresh(seed: int) -> tuple[Run, World]:
+    run_programs.world = World()
+    return MemoryRun(program, "any", {"seed": seed}, seed=seed, park_linger_s=1e9), run_programs.world
+
+
+def outcomes(records: list[Record]) -> set[str]:
+    return {r.key for r in records if r.OUTCOME and not (r.kind == "settled" and r.decision == "again")}
+
+
+def raw(run: Run) -> list[bytes]:
+    return [s.record for s in run.store.journals_by_id[run.journal_id].records]
+
+
+def crash_until_done(run: Run, world: World, rng: random.Random, seed: int) -> tuple[Ended[list[object]], int]:
+    """Up to three crashes at random moments, then to the end. Checks what each attempt may not do."""
+    crashes = 0
+    before: list[bytes] = []
+    while True:
+        world.latency = random.Random(rng.random())
+        told, started = outcomes(run.records), Counter(run.bodies)
+        ended = run.attempt(crash_at=f"any:{rng.randint(1, 80)}" if crashes < 3 else None)
+        after = raw(run)
+        assert after[: len(before)] == before, f"seed {seed}: written records changed"
+        again = {k: n - started[k] for k, n in run.bodies.items() if k in told and n > started[k]}
+        assert not again, f"seed {seed}: recorded steps ran again: {again}"
+        if ended.kind != "crashed":
+            return ended, crashes
+        crashes += 1
+        before = after
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + PROGRAMS, BATCH))
+def test_c1_c2_c3_c11_crashed_anywhere_resumes_exactly(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        rng = random.Random(seed)
+        run, world = fresh(seed)
+        ended, crashes = crash_until_done(run, world, rng, seed)
+        assert ended.kind == "succeeded", f"seed {seed}: {ended}"
+        assert run.replay() == ended.value, f"seed {seed}"
+        check_counts(run, world, crashes, seed)
+
+
+def check_counts(run: Run, world: World, crashes: int, seed: int) -> None:
+    tries = Counter(r.key for r in run.records if r.kind == "try_failed")
+    for key, starts in run.bodies.items():
+        assert starts <= 1 + crashes + tries[key], f"seed {seed}: step {key} started {starts} times in {crashes} crashes"
+    twice = {k: n for k, n in world.at_most_once.items() if n > 1 and world.effects[k] > 1}
+    assert not twice, f"seed {seed}: at_most_once effects happened twice: {twice}"
+    effects = {r.idem: r.effect for r in run.records if isinstance(r, Intent)}
+    for idem, count in world.effects.items():
+        if effects.get(idem) == "at_most_once":
+            assert count <= 1, f"seed {seed}: an at_most_once effect happened {count} times"
+    ends = Counter(r.key for r in run.records if r.OUTCOME and not (r.kind == "settled" and r.decision == "again"))
+    assert all(n == 1 for k, n in ends.items() if k), f"seed {seed}: more than one outcome: {ends}"
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + PROGRAMS, BATCH))
+def test_c2_any_prefix_replays_under_other_latencies(first: int) -> None:
+    """The journal cut after any record: a run goes on from there without divergence, and the prefix stays as it was."""
+    for seed in range(first, first + BATCH):
+        rng = random.Random(-seed)
+        run, world = fresh(seed)
+        world.latency = random.Random(seed)
+        assert run.attempt().kind == "succeeded", f"seed {seed}"
+        full = raw(run)
+        for cut in sorted(rng.sample(range(1, len(full)), min(4, len(full) - 1))):
+            twin = run.copy()
+            twin.cut(cut)
+            world.latency = random.Random(rng.random())
+            told = outcomes(twin.records)
+            ended = twin.attempt()
+            assert ended.kind == "succeeded", f"seed {seed}, cut {cut}: {ended}"
+            assert raw(twin)[:cut] == full[:cut], f"seed {seed}, cut {cut}"
+            assert not told & set(twin.bodies), f"seed {seed}, cut {cut}: ran again: {told & set(twin.bodies)}"
+            assert json.dumps(twin.replay()) == json.dumps(ended.value), f"seed {seed}, cut {cut}"
