@@ -7,7 +7,7 @@ from everstep.journal.progress import Progress
 from everstep_operator.api.models import AgentRunStatus
 from everstep_operator.api.times import epoch_ms
 from everstep_operator.api.words import Cause, End, EventReason, LossClass, Reason, Summary
-from everstep_operator.decide import blocked, ends, over, pods
+from everstep_operator.decide import blocked, ends, over, pods, questions
 from everstep_operator.decide.attempts import starting_reason
 from everstep_operator.decide.look import Look, current, replace_entry
 from everstep_operator.decide.losses import Loss, classify, is_over
@@ -45,7 +45,8 @@ def watch(look: Look) -> Plan | None:
     if given_up is not None:
         plan = ends.end_attempt(look, given_up)
         return plan if plan.again else plan.plus(*pods.delete(pod, given_up.reason))
-    return _alive(look.with_status(_seen(look, pod)), pod).tell(*_placed(look, pod))
+    plan = _alive(look.with_status(_seen(look, pod)), pod)
+    return plan.tell(*_placed(look, pod)).plus(*questions.states(look, None))
 
 
 def _alive(look: Look, pod: PodView) -> Plan:
