@@ -162,7 +162,7 @@ class SqliteStore:
             (place, end, PAGE_RECORDS),
         ):
             for at, record, prev_hash, digest, attempt in page:
-                yield Stored(Seq(at - base), bytes(record), RecordHash(prev_hash), RecordHash(digest), Attempt(attempt))
+                yield Stored(Seq(at - base), _raw(record), RecordHash(prev_hash), RecordHash(digest), Attempt(attempt))
             place = page[-1][0]
 
     async def meta(self, journal: JournalId) -> Meta | None:
@@ -180,7 +180,7 @@ class SqliteStore:
             (base, base + (1 << _SHIFT)),
         )
         for at, record, prev_hash, digest, attempt in found:
-            return Stored(Seq(at - base), bytes(record), RecordHash(prev_hash), RecordHash(digest), Attempt(attempt))
+            return Stored(Seq(at - base), _raw(record), RecordHash(prev_hash), RecordHash(digest), Attempt(attempt))
         return None
 
     async def inbox_add(self, journal: JournalId, entry: InboxEntry) -> bool:
@@ -288,6 +288,11 @@ class SqliteStore:
             raise
         self._db = db
         return db
+
+
+def _raw(value: bytes | str) -> bytes:
+    """A stored value as bytes. SQLite keeps whatever type is written: a statement by hand may turn a record into text."""
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 class _Row:

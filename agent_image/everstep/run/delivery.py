@@ -128,6 +128,8 @@ class Delivery:
                 engine.stop(engine.history.unclaimed(self.code_does()))
                 return True
             self._go_live()
+            if self.queue:  # what waited in the inbox became an outcome while we pump, so nothing else would deliver it
+                return False
         engine.start_drivers()
         engine.writer.flush_soon()
         engine.poke()
