@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -88,6 +89,7 @@ def _status(cache: Cache, name: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 not (the reason is printed), 2 wrong usage."""
     arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI system's way to say Ctrl-C
     cache, reporter = Cache.default(), Reporter()
     try:
         if arguments.command == "up":

@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from tests.kind.progress import Reporter
+from tests.kind.shell import terminate_children
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,12 @@ def run_plan(steps: Sequence[Step], reporter: Reporter, *, workers: int = 3) -> 
                     running[pool.submit(_run_step, step, reporter)] = step
             if not running:
                 break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            try:
+                finished = wait(running, return_when=FIRST_COMPLETED).done
+            except BaseException:  # told to end: the pool waits for its threads, and they for their programs
+                terminate_children()
+                raise
+            for future in finished:
                 step = running.pop(future)
                 if error := future.exception():
                     failed = failed or error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 from tests.kind.errors import CommandFailed, KindToolError
 
@@ -15,6 +17,45 @@ DEFAULT_TIMEOUT_S = 60.0
 
 # The words of a command while it is put together.
 Argv: TypeAlias = list[str | Path]
+
+
+_children: set[subprocess.Popen[bytes]] = set()
+
+
+def terminate_children() -> None:
+    """End the programs that this process started and still waits for; for use when it is told to end itself."""
+    for child in list(_children):
+        with contextlib.suppress(ProcessLookupError):
+            child.terminate()
+
+
+@contextlib.contextmanager
+def _child(
+    words: list[str],
+    *,
+    stdin: int | IO[bytes],
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program; at the end of the block it is gone, by force if need be."""
+    try:
+        child = subprocess.Popen(
+            words, stdin=stdin, stdout=stdout, stderr=stderr, env={**os.environ, **(env or {})}, cwd=cwd
+        )
+    except FileNotFoundError as e:
+        raise KindToolError(f"{words[0]} not found: {e}") from e
+    _children.add(child)
+    try:
+        with child:
+            try:
+                yield child
+            except BaseException:
+                child.kill()
+                raise
+    finally:
+        _children.discard(child)
 
 
 def run(
@@ -33,44 +74,25 @@ def run(
     """
     words = [str(word) for word in argv]
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    try:
+    with contextlib.ExitStack() as stack:
+        out: int | IO[bytes] = subprocess.PIPE
         if log is not None:
-            return _run_to_log(words, log, timeout_s=timeout_s, env=env, cwd=cwd, data=data)
-        done = subprocess.run(
-            words, input=data, stdin=None if data is not None else subprocess.DEVNULL, capture_output=True,
-            timeout=timeout_s, env={**os.environ, **(env or {})}, cwd=cwd, check=False,
-        )  # fmt: skip
-    except FileNotFoundError as e:
-        raise KindToolError(f"{words[0]} not found: {e}") from e
-    except subprocess.TimeoutExpired as e:
-        said = (e.stderr or b"") + (e.stdout or b"")
-        raise CommandFailed(words, None, said.decode(errors="replace"), timeout_s=timeout_s) from e
-    if done.returncode != 0:
-        raise CommandFailed(words, done.returncode, (done.stderr or done.stdout).decode(errors="replace"))
-    return done.stdout.decode(errors="replace")
-
-
-def _run_to_log(
-    words: list[str],
-    log: Path,
-    *,
-    timeout_s: float,
-    env: Mapping[str, str] | None,
-    cwd: Path | None,
-    data: bytes | None,
-) -> str:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as out:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            out = stack.enter_context(log.open("wb"))
+        source = subprocess.DEVNULL if data is None else subprocess.PIPE
+        errors = subprocess.PIPE if log is None else subprocess.STDOUT
+        child = stack.enter_context(_child(words, stdin=source, stdout=out, stderr=errors, env=env, cwd=cwd))
         try:
-            done = subprocess.run(
-                words, input=data, stdin=None if data is not None else subprocess.DEVNULL, stdout=out,
-                stderr=subprocess.STDOUT, timeout=timeout_s, env={**os.environ, **(env or {})}, cwd=cwd, check=False,
-            )  # fmt: skip
+            said, complaint = child.communicate(data, timeout=timeout_s)
         except subprocess.TimeoutExpired as e:
-            raise CommandFailed(words, None, _tail(log), timeout_s=timeout_s) from e
-    if done.returncode != 0:
-        raise CommandFailed(words, done.returncode, _tail(log))
-    return ""
+            child.kill()
+            said, complaint = child.communicate()
+            output = _tail(log) if log else ((complaint or b"") + (said or b"")).decode(errors="replace")
+            raise CommandFailed(words, None, output, timeout_s=timeout_s) from e
+    if child.returncode != 0:
+        output = _tail(log) if log else (complaint or said).decode(errors="replace")
+        raise CommandFailed(words, child.returncode, output)
+    return (said or b"").decode(errors="replace")
 
 
 def _tail(log: Path) -> str:
@@ -81,21 +103,22 @@ def pipe(source: Sequence[str | Path], sink: Sequence[str | Path], *, timeout_s:
     """Run `source | sink` and return what `sink` printed. Raises CommandFailed for whichever failed, or after `timeout_s`."""
     left = [str(word) for word in source]
     right = [str(word) for word in sink]
-    with subprocess.Popen(left, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
-        assert first.stdout is not None
-        assert first.stderr is not None
-        try:
-            second = subprocess.run(right, stdin=first.stdout, capture_output=True, timeout=timeout_s, check=False)
-        except subprocess.TimeoutExpired as e:
-            first.kill()
-            raise CommandFailed([*left, "|", *right], None, "", timeout_s=timeout_s) from e
-        first.stdout.close()
-        complaint = first.stderr.read().decode(errors="replace")
-    if second.returncode != 0:
-        raise CommandFailed(right, second.returncode, second.stderr.decode(errors="replace"))
-    if first.returncode != 0:
-        raise CommandFailed(left, first.returncode, complaint)
-    return second.stdout.decode(errors="replace")
+    pipe_, none = subprocess.PIPE, subprocess.DEVNULL
+    with tempfile.TemporaryFile() as complaint:
+        with _child(left, stdin=none, stdout=pipe_, stderr=complaint) as first:
+            assert first.stdout is not None
+            with _child(right, stdin=first.stdout, stdout=pipe_, stderr=pipe_) as second:
+                first.stdout.close()  # so that the first learns when the second ends
+                try:
+                    said, refusal = second.communicate(timeout=timeout_s)
+                except subprocess.TimeoutExpired as e:
+                    raise CommandFailed([*left, "|", *right], None, "", timeout_s=timeout_s) from e
+        if second.returncode != 0:
+            raise CommandFailed(right, second.returncode, refusal.decode(errors="replace"))
+        if first.returncode != 0:
+            complaint.seek(0)
+            raise CommandFailed(left, first.returncode, complaint.read().decode(errors="replace"))
+    return said.decode(errors="replace")
 
 
 def succeeds(argv: Sequence[str | Path], *, timeout_s: float = 10.0, env: Mapping[str, str] | None = None) -> bool:

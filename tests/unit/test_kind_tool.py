@@ -29,7 +29,7 @@ from tests.kind.layout import full_name, write_layout
 from tests.kind.plan import Step, run_plan
 from tests.kind.progress import Reporter
 from tests.kind.route import Route
-from tests.kind.shell import run
+from tests.kind.shell import pipe, run, terminate_children
 
 
 def quiet() -> Reporter:
@@ -327,6 +327,23 @@ def test_a_program_that_fails_or_hangs_says_what_and_how(tmp_path: Path) -> None
         run(["sh", "-c", "echo broken; exit 1"], log=tmp_path / "log")
     with pytest.raises(KindToolError, match="no-such-program not found"):
         run(["no-such-program"])
+
+
+def test_a_pipe_tells_which_side_failed() -> None:
+    assert pipe(["printf", "a\\nb\\n"], ["wc", "-l"], timeout_s=5).strip() == "2"
+    with pytest.raises(CommandFailed, match="left side"):
+        pipe(["sh", "-c", "echo left side >&2; exit 1"], ["cat"], timeout_s=5)
+    with pytest.raises(CommandFailed, match="right side"):
+        pipe(["yes"], ["sh", "-c", "echo right side >&2; exit 1"], timeout_s=5)
+    with pytest.raises(CommandFailed, match="did not end"):
+        pipe(["sleep", "5"], ["cat"], timeout_s=0.2)
+
+
+def test_programs_end_with_the_plan_that_is_told_to_end() -> None:
+    timer = threading.Timer(0.3, terminate_children)
+    timer.start()
+    with pytest.raises(CommandFailed, match="exit code -15"):
+        run(["sleep", "30"], timeout_s=20)
 
 
 # --- images
