@@ -16,8 +16,8 @@ BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 15.0
 PAGE_OBJECTS: Final = 500
 CONNECT_TIMEOUT_S: Final = 10.0
-STREAM_S: Final = 300.0
-"""One watch request lasts this long at most, then a new one follows from where it ended."""
+STREAM_S: Final = 300
+"""One watch request lasts this long at most, then a new one follows from where it ended. Whole: the API server refuses 300.0."""
 
 
 class Sink(Protocol):
