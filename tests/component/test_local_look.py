@@ -127,7 +127,7 @@ def refused(runs: LocalRuns, word: str, seq: int | None) -> None:
 
 
 def test_a_changed_record_is_refused_by_its_number(cut: LocalRuns) -> None:
-    cut.sql("UPDATE records SET record = replace(record, 'look', 'took') WHERE place = ?", cut.place(4))
+    cut.sql("UPDATE records SET record = replace(record, 'file', 'pile') WHERE place = ?", cut.place(4))
     refused(cut, "tampered", 4)
 
 
@@ -221,7 +221,7 @@ def test_a_cut_journal_goes_on_once_a_person_accepts_it_and_a_changed_one_never(
     assert cut.run().returncode == 65
     assert cut.cli("local", "accept", "monday", "--reason", "disk died").returncode == 0
     assert cut.run().returncode == 0
-    cut.sql("UPDATE records SET record = replace(record, 'look', 'took') WHERE place = ?", cut.place(4))
+    cut.sql("UPDATE records SET record = replace(record, 'file', 'pile') WHERE place = ?", cut.place(4))
     refusal = cut.cli("local", "accept", "monday", "--reason", "please")
     assert refusal.returncode == 2
     assert "not whole by itself" in refusal.stderr
