@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from redis import Redis
+from redis import Redis, RedisCluster
 
 from everstep.ids import Attempt, JournalId, Owner, RecordHash, Seq
 from everstep.journal.chain import Chain
@@ -104,11 +104,12 @@ class SqliteBench:
 
     def rewrite(self, journal: JournalId, entries: Sequence[Stored]) -> None:
         base = self._base(journal)
-        self._sql("DELETE FROM records WHERE place / 4294967296 = ?", (base >> 32,))
-        for e in entries:
-            self._sql(
-                "INSERT INTO records VALUES (?, ?, ?, ?, ?)", (base + e.seq, e.record, e.prev_hash, e.hash, e.attempt)
-            )
+        db = sqlite3.connect(self.path)
+        with db:
+            db.execute("DELETE FROM records WHERE place / 4294967296 = ?", (base >> 32,))
+            rows = [(base + e.seq, e.record, e.prev_hash, e.hash, e.attempt) for e in entries]
+            db.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
+        db.close()
 
     def set_head(self, journal: JournalId, head: Head) -> None:
         self._sql("UPDATE journals SET seq = ?, hash = ? WHERE id = ?", (head.seq, head.hash, journal))
@@ -153,6 +154,8 @@ class RedisBench:
 
     def client(self) -> "Redis":
         """A plain client, for looking behind the store's back."""
+        if self.url.startswith("redis+cluster"):
+            return RedisCluster("127.0.0.1", self.server.port, protocol=2)  # type: ignore[return-value]  # the same commands
         return Redis(unix_socket_path=str(self.server.socket_path), protocol=2)
 
     def keys(self, journal: JournalId) -> JournalKeys:
@@ -174,10 +177,11 @@ class RedisBench:
 
     def rewrite(self, journal: JournalId, entries: Sequence[Stored]) -> None:
         key = self.keys(journal).journal
-        with self.client() as c:
-            c.delete(key)
+        with self.client() as c, c.pipeline() as together:
+            together.delete(key)
             for e in entries:
-                c.xadd(key, {"r": e.record, "p": e.prev_hash, "h": e.hash, "a": e.attempt}, id=f"{e.seq}-0")
+                together.xadd(key, {"r": e.record, "p": e.prev_hash, "h": e.hash, "a": e.attempt}, id=f"{e.seq}-0")
+            together.execute()
 
     def set_head(self, journal: JournalId, head: Head) -> None:
         with self.client() as c:

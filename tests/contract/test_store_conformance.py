@@ -1,4 +1,5 @@
-"""One suite for every store: memory, SQLite, Redis 7.0, Redis 8, Valkey 8, Valkey 9. Each answer of each call."""
+"""One suite for every store: memory, SQLite, Redis 7.0, Redis 8, Valkey 8, Valkey 9, and a three-node cluster (C50: every call's
+keys lie in one slot). Each answer of each call."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
 from everstep.journal.store import AppendAnswer, ClaimAnswer, FenceAnswer, Head, InboxEntry, Sealed, Store
 from tests.contract.stores import OWNER, Bench, RedisBench, begin
 
+WITH_CLUSTER = True
 FENCE, CLAIM, APPEND = FenceAnswer, ClaimAnswer, AppendAnswer
 OTHER = Owner("pod-uid-2:nonce")
 Open = Callable[[Bench], Store]

@@ -5,7 +5,7 @@
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Progress:
     usage: dict[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        return json.dumps(vars(self), separators=(",", ":")).encode()  # no deep copy: it rides along with every append
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Progress | None":

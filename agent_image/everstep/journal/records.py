@@ -230,9 +230,12 @@ _ADAPTER: TypeAdapter[Record] = TypeAdapter(Record)
 
 def encode(record: Record) -> bytes:
     """The bytes that are stored and hashed."""
-    return canonical(
-        record.model_dump(exclude_defaults=False, exclude_none=True) if record.kind != "value" else record.model_dump()
-    )
+    if record.kind == "park":
+        return canonical(record.model_dump(exclude_none=True))
+    # Every other kind holds plain JSON, so its fields are the object; pydantic's own dump walks each value again.
+    if record.kind == "value":
+        return canonical(vars(record))
+    return canonical({name: value for name, value in vars(record).items() if value is not None})
 
 
 def decode(raw: bytes, seq: Seq) -> Record:

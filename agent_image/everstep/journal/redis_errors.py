@@ -30,14 +30,15 @@ _LASTING = {
 }
 _LASTING_TEXTS = {
     "The user executing the script can't": _LASTING["NOPERM"],
+    "ACL failure in script": _LASTING["NOPERM"],
     "DB index is out of range": "the database number in the store's URL does not exist there",
     "SELECT is not allowed in cluster mode": "this server is part of a cluster: write redis+cluster://",
+    "Cluster mode is not enabled": "this server is no cluster: write redis:// instead of redis+cluster://",
     "cluster support disabled": "this server is no cluster: write redis:// instead of redis+cluster://",
     "unknown command": "the server lacks a command; Redis 7.0 or Valkey 8 is the least",
     "invalid password": "the store refused user or password",
     "AUTH <password> called without any password": "the store has no password set, but its URL gives one",
 }
-_MOVED = ("MOVED", "ASK")
 
 
 @contextmanager
@@ -45,12 +46,14 @@ def translated(shown: str) -> Iterator[None]:
     """Wrap calls to the client; `shown` names the store in messages."""
     try:
         yield
-    except (rx.RedisError, OSError) as e:
+    except (rx.RedisError, rx.RedisClusterException, OSError) as e:
         raise wrap(e, shown) from e
 
 
 def wrap(error: BaseException, shown: str) -> BadStore | JournalUnavailable:
     """The error of this package for one of the client's."""
+    if isinstance(error, rx.RedisClusterException) and isinstance(error.__cause__, rx.RedisError):
+        return wrap(error.__cause__, shown)  # why the last of the nodes could not be reached
     text = str(error)
     word = text.partition(" ")[0].strip(":-")
     tls = _tls_cause(error)
@@ -70,7 +73,7 @@ def _lasting(error: BaseException, word: str, text: str) -> str | None:
         return _LASTING["NOPERM"]
     if isinstance(error, rx.AuthenticationError | rx.AuthorizationError):
         return _LASTING["NOAUTH" if "NOAUTH" in text or "required" in text else "WRONGPASS"]
-    if word in _MOVED and isinstance(error, rx.ResponseError) and not isinstance(error, rx.ClusterError):
+    if isinstance(error, rx.AskError):  # also MOVED; a cluster's client follows it and never shows it
         return "this server is part of a cluster: write redis+cluster://"
     return _LASTING.get(word)
 

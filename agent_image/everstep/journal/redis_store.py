@@ -4,8 +4,9 @@ Needs core commands of Redis 7.0 or Valkey 8: EVAL(SHA), XADD, XRANGE, XREVRANGE
 SADD, SISMEMBER, SMEMBERS, UNLINK, SCAN, INFO; CONFIG GET once if it is allowed (see `durability`).
 """
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from typing import TypeVar, cast
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TypeAlias
 
 from redis.asyncio import RedisCluster
 
@@ -37,7 +38,7 @@ PAGE_BYTES = 4 * 1024 * 1024
 """Pages adapt to the size of the records, so that no reply stalls the server or fills the pod's memory."""
 SWEEP_BATCH = 500
 _META = ("attempt", "owner", "seq", "hash", "progress")
-T = TypeVar("T")
+Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 class RedisStore:
@@ -48,6 +49,7 @@ class RedisStore:
         self.shown = shown
         self._installation = installation
         self._durability: DurabilityReport | None = None
+        self._first_use = asyncio.Lock()
 
     @classmethod
     def from_url(cls, url: str, *, installation: str, ca_path: str | None = None) -> "RedisStore":
@@ -98,7 +100,7 @@ class RedisStore:
         key = self.keys(journal).journal
         start, end, count = str(after + 1), "+" if upto is None else str(upto), FIRST_PAGE_RECORDS
         while upto is None or int(start.strip("(").partition("-")[0]) <= upto:
-            page = await self._entries("XRANGE", key, start, end, "COUNT", count)
+            page: Entries = await self._command("XRANGE", key, start, end, "COUNT", count)
             for entry_id, fields in page:
                 yield _stored(entry_id, fields)
             if len(page) < count:
@@ -108,7 +110,7 @@ class RedisStore:
             count = max(16, min(PAGE_RECORDS, PAGE_BYTES // average))
 
     async def meta(self, journal: JournalId) -> Meta | None:
-        raw = await self._call(cast("Awaitable[dict[bytes, bytes]]", self.client.hgetall(self.keys(journal).meta)))
+        raw: dict[bytes, bytes] = await self._command("HGETALL", self.keys(journal).meta)
         if b"attempt" not in raw:
             return None
         head = Head(Seq(_whole(raw.get(b"seq"))), RecordHash(_text(raw.get(b"hash", b""))))
@@ -123,7 +125,7 @@ class RedisStore:
         )
 
     async def last(self, journal: JournalId) -> Stored | None:
-        page = await self._entries("XREVRANGE", self.keys(journal).journal, "+", "-", "COUNT", 1)
+        page: Entries = await self._command("XREVRANGE", self.keys(journal).journal, "+", "-", "COUNT", 1)
         return _stored(*page[0]) if page else None
 
     async def inbox_add(self, journal: JournalId, entry: InboxEntry) -> bool:
@@ -131,7 +133,7 @@ class RedisStore:
         return bool(await self._run("inbox_add", [keys.inbox, keys.inbox_ids], [entry.id, entry.body, entry.mac]))
 
     async def inbox_read(self, journal: JournalId, after: str = "") -> list[InboxEntry]:
-        page = await self._entries("XRANGE", self.keys(journal).inbox, str(int(after or 0) + 1), "+")
+        page: Entries = await self._command("XRANGE", self.keys(journal).inbox, str(int(after or 0) + 1), "+")
         return [
             InboxEntry(
                 InboxId(_text(fields.get(b"i", b""))),
@@ -147,7 +149,8 @@ class RedisStore:
         await self._run("blob_put", [keys.blob(digest), keys.blob_ids], [digest, value])
 
     async def blob_get(self, journal: JournalId, digest: str) -> bytes | None:
-        return cast("bytes | None", await self._call(self.client.get(self.keys(journal).blob(digest))))
+        value: bytes | None = await self._command("GET", self.keys(journal).blob(digest))
+        return value
 
     async def set_fields(self, journal: JournalId, fields: dict[str, str]) -> None:
         if fields:
@@ -155,18 +158,19 @@ class RedisStore:
 
     async def journals(self) -> list[JournalId]:
         with translated(self.shown):
+            await self._ready()
             pattern = meta_pattern(self._installation)
             return sorted({journal_id_of(_text(key)) async for key in self.client.scan_iter(match=pattern, count=1000)})
 
     async def sweep(self, journal: JournalId) -> None:
         """Meta goes last: a sweep that was cut short is found again."""
         keys = self.keys(journal)
-        digests = await self._call(cast("Awaitable[set[bytes]]", self.client.smembers(keys.blob_ids)))
+        digests: set[bytes] = await self._command("SMEMBERS", keys.blob_ids)
         blobs = [keys.blob(_text(digest)) for digest in sorted(digests)]
         for at in range(0, len(blobs), SWEEP_BATCH):
-            await self._call(self.client.unlink(*blobs[at : at + SWEEP_BATCH]))
+            await self._command("UNLINK", *blobs[at : at + SWEEP_BATCH])
         for key in (keys.blob_ids, keys.inbox, keys.inbox_ids, keys.journal, keys.meta):
-            await self._call(self.client.unlink(key))
+            await self._command("UNLINK", key)
 
     async def durability(self) -> DurabilityReport:
         """How safely the server keeps a confirmed write; asked again only when another server process answers."""
@@ -185,9 +189,11 @@ class RedisStore:
     async def _infos(self) -> "dict[str, Mapping[str, object]]":
         """INFO of each primary, by node name."""
         if isinstance(self.client, RedisCluster):
-            found = await self._call(self.client.info(target_nodes=RedisCluster.PRIMARIES))
+            with translated(self.shown):
+                await self._ready()
+                found = await self.client.info(target_nodes=RedisCluster.PRIMARIES)
             return found if "redis_version" not in found else {"": found}
-        return {"": await self._call(self.client.info())}
+        return {"": await self._command("INFO")}
 
     async def _appendfsync(self, node: str) -> str | None:
         """None where CONFIG is blocked, as on most managed services."""
@@ -205,17 +211,22 @@ class RedisStore:
                 raise
         return durability.appendfsync_of(reply)
 
+    async def _ready(self) -> None:
+        """A cluster's client learns the nodes at its first use and after an error. When several calls make it do so at once, it
+        cuts their connections (redis-py 8.1), so they queue here; once it knows the nodes this costs nothing."""
+        if isinstance(self.client, RedisCluster):
+            async with self._first_use:
+                await self.client.initialize()
+
     async def _run(self, name: str, keys: list[str], arguments: list[str | bytes | int]) -> Reply:
         with translated(self.shown):
+            await self._ready()
             return await script(name).run(self.client, keys, arguments)
 
-    async def _entries(self, *command: str | int) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        entries: list[tuple[bytes, dict[bytes, bytes]]] = await self._call(self.client.execute_command(*command))
-        return entries
-
-    async def _call(self, call: Awaitable[T]) -> T:
+    async def _command(self, *words: str | int) -> Reply:
         with translated(self.shown):
-            return await call
+            await self._ready()
+            return await self.client.execute_command(*words)
 
 
 def _checked(fields: Mapping[str, str]) -> Mapping[str, str]:
