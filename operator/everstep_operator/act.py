@@ -20,7 +20,7 @@ from everstep_operator.api.pod import AttemptPlan, InvalidTemplate, PodDefaults,
 from everstep_operator.api.request import asks_the_same, build_request
 from everstep_operator.api.secret import InvalidSecretData, RunSecretData, build_run_secret, is_ours, secret_name
 from everstep_operator.api.times import whole_seconds
-from everstep_operator.api.words import API_VERSION, LABEL_ATTEMPT, RUN_KIND
+from everstep_operator.api.words import ANNOTATION_SEAL, API_VERSION, LABEL_ATTEMPT, RUN_KIND
 from everstep_operator.cluster import events
 from everstep_operator.cluster.client import MOVED_ON, Cluster
 from everstep_operator.cluster.views import controller_uid
@@ -335,7 +335,10 @@ class Actor:
         return Outcome.DONE
 
     async def _create_request(self, seen: Observed, action: CreateRequest) -> Outcome:
+        """The seal proves later that we made this question, even if we died before noting its uid and it was answered since."""
         wanted = build_request(_ref(seen), action.wait, self._settings.installation, action.number)
+        seal = await self._journals.seal_request(seen.uid, action.name, wanted["spec"])
+        wanted["metadata"].setdefault("annotations", {})[ANNOTATION_SEAL] = seal
         faults.reach("before_create_request")
         try:
             made = await self._cluster.create_request(seen.namespace, wanted)
@@ -346,7 +349,8 @@ class Actor:
             kept = seen.journal.requests if isinstance(seen.journal, JournalView) else {}
             if kept.get(action.name) == found["metadata"]["uid"]:
                 return Outcome.DONE
-            if controller_uid(found) != seen.uid or not asks_the_same(found, wanted):
+            sealed = (found["metadata"].get("annotations") or {}).get(ANNOTATION_SEAL) == seal
+            if controller_uid(found) != seen.uid or not (sealed or asks_the_same(found, wanted)):
                 message = f"a HumanRequest named {action.name} exists and is not this run's question; delete it"
                 raise Refused(FOREIGN_REQUEST, message, 409) from None
             made = found

@@ -17,7 +17,7 @@ from everstep.ids import Attempt, EpochMs, InboxId, JournalId, RecordHash, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.inbox import CancelBody, SettleBody, make_entry
 from everstep.journal.progress import Progress
-from everstep.journal.records import Record, decode
+from everstep.journal.records import Json, Record, canonical, decode
 from everstep.journal.store import FenceAnswer, FenceReply, Head, Meta, Store, Stored
 from everstep_operator.decide.model import JournalDown, JournalView, News
 from everstep_operator.keyring import KeyRing
@@ -160,6 +160,12 @@ class Journals:
         meta = await self._answer(self._store.meta(journal))
         entry = make_entry(self._chain(journal, meta, None), entry_id, body)
         return await self._answer(self._store.inbox_add(journal, entry))
+
+    async def seal_request(self, journal: JournalId, name: str, spec: Json) -> str:
+        """A MAC of a question under the run's key. No inbox entry can be made of it: its id and body fit none.
+        Raises JournalUnavailable."""
+        meta = await self._answer(self._store.meta(journal))
+        return self._chain(journal, meta, None).inbox_mac(REQUEST_FIELD + name, canonical(spec))
 
     async def keep_request(self, journal: JournalId, name: str, uid: str) -> None:
         """Remember that this HumanRequest is ours. Raises JournalUnavailable."""

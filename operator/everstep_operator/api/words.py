@@ -30,6 +30,8 @@ ANNOTATION_SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evic
 """On an attempt's pod: "true", as losing it costs one step; otherwise a bare pod would keep its node alive."""
 ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 """On an attempt's pod: `agent`, so that `kubectl logs` and `exec` mean it."""
+ANNOTATION_SEAL: Final = "everstep.dev/seal"
+"""On a HumanRequest: a MAC of its question under the run's key, by which the operator knows its own question again."""
 RESERVED_PREFIX: Final = "everstep.dev/"
 """Labels and annotations under it belong to the operator; a template's are dropped."""
 
