@@ -3,7 +3,7 @@
 import asyncio
 import enum
 from collections.abc import Callable, Coroutine
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -55,6 +55,11 @@ class Refusal(click.ClickException):
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(message)
         vars(self)["exit_code"] = int(code)  # click declares it on the class and reads it from the instance
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it; what comes from kubectl says `Error` itself. Any: click's own signature."""
+        before = "" if self.message.lower().startswith("error") else "Error: "
+        click.echo(f"{before}{self.message}", file=file, err=file is None)
 
 
 def refusal(error: EverstepError) -> Refusal:
