@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.kind import engine
 from tests.kind.cache import Cache, write_atomically
 from tests.kind.errors import CommandFailed, KindToolError
-from tests.kind.shell import Argv, run, wait_until
+from tests.kind.shell import Argv, run, succeeds, wait_until
 
 DEFAULT_NAME = "everstep"
 WORKERS = 2
@@ -120,6 +120,12 @@ def nodes_ready(cluster: Cluster) -> bool:
     return _ready_nodes(cluster) >= set(cluster.nodes)
 
 
+def kubelet_answers(cluster: Cluster, node: str) -> bool:
+    """Whether a node's kubelet says itself that it works; unlike the API server's word this is never an old one."""
+    ask = ["curl", "--silent", "--fail", "--max-time", "2", "http://127.0.0.1:10248/healthz"]
+    return succeeds([cluster.docker_path, "exec", node, *ask])
+
+
 def cordoned(cluster: Cluster) -> list[str]:
     """The nodes that take no new pods because someone said so."""
     listing = json.loads(cluster.kubectl("get", "nodes", "-o", "json", timeout_s=10))
@@ -199,7 +205,12 @@ def revive(cache: Cache, name: str, nodes: Sequence[NodeContainer]) -> Cluster:
         elif node.name not in ready and all(other.running for other in nodes):
             run(["docker", "restart", "--time", "5", node.name])  # also ends a forgotten partition or a paused kubelet
     write_kubeconfig(cluster)  # the API server's port on this host may be another now
-    wait_until(f"all nodes of {name} are Ready again", lambda: nodes_ready(cluster), timeout_s=READY_TIMEOUT_S)
+
+    def back() -> bool:
+        # A loss that nobody noticed yet still counts as Ready at the API server, so the kubelets are asked as well.
+        return nodes_ready(cluster) and all(kubelet_answers(cluster, node) for node in cluster.nodes)
+
+    wait_until(f"all nodes of {name} are Ready again", back, timeout_s=READY_TIMEOUT_S)
     return cluster
 
 

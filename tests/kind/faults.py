@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from signal import SIGKILL, Signals
 
-from tests.kind.cluster import Cluster
+from tests.kind.cluster import Cluster, kubelet_answers
 from tests.kind.errors import CommandFailed, KindToolError
 from tests.kind.shell import Argv, run, succeeds, wait_until
 
@@ -66,8 +66,7 @@ def power_on(cluster: Cluster, node: str, *, timeout_s: float = READY_TIMEOUT_S)
 
     def started_anew() -> bool:
         # Until the node controller notices the loss, Ready is still the old word; the kubelet's own answer is the new one.
-        kubelet = ["exec", node, "curl", "--silent", "--fail", "--max-time", "2", "http://127.0.0.1:10248/healthz"]
-        return succeeds([cluster.docker_path, *kubelet]) and node_ready(cluster, node)
+        return kubelet_answers(cluster, node) and node_ready(cluster, node)
 
     return wait_until(f"node {node} is Ready after power on", started_anew, timeout_s=timeout_s)
 
