@@ -134,7 +134,7 @@ def _values(look: Look, plan: Plan) -> dict[Cond, _Cond]:
         else _Cond("False", Reason.NOT_SUSPENDED),
         Cond.RECONCILING: _Cond("True", reason, message) if plan.reconciling else _Cond("False", Reason.AS_DESIRED),
         Cond.STALLED: _Cond("True", reason, message) if plan.stalled else _Cond("False", Reason.NOT_STALLED),
-        Cond.JOURNAL_HEALTHY: _healthy(look),
+        Cond.JOURNAL_HEALTHY: _healthy(look, plan),
         Cond.JOURNAL_VERIFIED: _verified(look, plan),
     }
 
@@ -161,8 +161,11 @@ def _pod_ready(look: Look, plan: Plan) -> _Cond:
     )
 
 
-def _healthy(look: Look) -> _Cond:
+def _healthy(look: Look, plan: Plan) -> _Cond:
     down, problems = look.seen.journal, look.seen.store.problems
+    before = look.run.status.condition(Cond.JOURNAL_HEALTHY)
+    if plan.over and before is not None:
+        return _Cond(before.status, before.reason, before.message)  # its journal is not needed any more
     if isinstance(down, JournalDown):
         return _Cond("False", Reason.JOURNAL_UNREACHABLE, down.reason)
     if problems:
@@ -190,6 +193,8 @@ _CHAIN_REFUSALS = (Reason.JOURNAL_TAMPERED, Reason.JOURNAL_LOST, Reason.JOURNAL_
 
 def _health_event(look: Look, new: AgentRunStatus) -> tuple[EmitEvent, ...]:
     before, now = look.run.status.condition(Cond.JOURNAL_HEALTHY), new.condition(Cond.JOURNAL_HEALTHY)
+    if not look.live_pods:
+        return ()  # thousands may be parked; a Blocked run has its own Event
     if now is None or (before is not None and before.status == now.status):
         return ()
     if now.status == "False":
