@@ -77,7 +77,10 @@ def main(show_settings: bool) -> None:
         settings = Settings.from_env(os.environ)
         configure_logging(settings)
         faults.arm(settings.faults, settings.faults_dir)
-        sys.exit(asyncio.run(serve(settings)))
+        code = asyncio.Runner().run(serve(settings))
+        # Not asyncio.run: it would wait for tasks of libraries that may hang on a connection, with nobody left to watch.
+        logging.shutdown()
+        os._exit(code)
     except (ConfigError, TerminalError, ValueError) as e:
         click.echo(f"everstep operator: {e}", err=True)
         sys.exit(ExitCode.BAD_CONFIG)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar, cast
 
 import kopf
@@ -37,7 +37,7 @@ from everstep_operator.worker import Intake, Reconciler, Resync, retry_after
 KEY_GAP_S: Final = 0.1
 """A run is reconciled at most ten times a second, however often it is edited."""
 START_RETRY_S: Final = 2.0
-STOP_WITHIN_S: Final = 8.0
+STOP_WITHIN_S: Final = 3.0
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -77,6 +77,7 @@ class Operator:
             self.cluster, self.journals, self.memories, metrics, clock, self.queue.add, after_s=settings.sweep_after_s
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._kopf_tasks: Collection[asyncio.Task[Any]] = []  # Any: kopf's own
         self._watching = False
         self.health = HealthServer(metrics, self.vitals, self.refresh_gauges)
 
@@ -137,10 +138,13 @@ class Operator:
         return 0
 
     async def _watch(self, stop: asyncio.Event) -> None:
+        """Run kopf until one of its root tasks ends. `kopf.operator` would first wait for its other tasks, and a watcher that
+        waits for a new login then hangs for ever: a process without watches that looks alive. Here the first end counts."""
         s = self.settings
-        await kopf.operator(
+        selector = f"{LABEL_RUN_UID},{LABEL_INSTALLATION}={s.installation}"
+        self._kopf_tasks = await kopf.spawn_tasks(
             registry=make_registry(self.intake),
-            settings=kopf_settings(f"{LABEL_RUN_UID},{LABEL_INSTALLATION}={s.installation}", jitter_of(self.clock)),
+            settings=kopf_settings(selector, jitter_of(self.clock)),
             # kopf would look up this user's name, and a container's uid has none. Only peering, which is off, uses it.
             identity=cast(Any, s.installation),
             standalone=True,
@@ -148,13 +152,16 @@ class Operator:
             namespaces=list(s.watch_namespaces),
             stop_flag=stop,
         )
+        done, _ = await asyncio.wait(self._kopf_tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
     async def _close(self, watching: asyncio.Task[None]) -> None:
-        """An act that is cut here is safe: whoever comes next looks again."""
-        await asyncio.wait([watching], timeout=STOP_WITHIN_S)
-        for task in [watching, *self._tasks]:
+        """An act that is cut here is safe: whoever comes next looks again. Bounded: the caller ends the process anyhow."""
+        tasks = [watching, *self._tasks, *self._kopf_tasks]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(watching, *self._tasks, return_exceptions=True)
+        await asyncio.wait(tasks, timeout=STOP_WITHIN_S)
         await self.health.aclose()
         with contextlib.suppress(EverstepError):
             await self.journals.aclose()

@@ -78,7 +78,6 @@ class Reconciler:
             memory = self._memories.of(run.namespace, run.name, run.uid)
             decision, outcome = await self._turn(seen, memory)
             self._measure_resume(seen, memory)
-            memory.summary = decision.summary or memory.summary
             if outcome is Outcome.DONE and not decision.again:
                 return self._pause(decision.look_again_epoch_ms)
         raise NoRest(f"{key.namespace}/{key.name}: no rest after {TURNS_MAX} turns")
@@ -103,6 +102,7 @@ class Reconciler:
     async def _turn(self, seen: Observed, memory: RunMemory) -> tuple[Decision, Outcome]:
         decision = decide(seen, rules=self._rules, now_epoch_ms=self._clock.now_epoch_ms())
         log.debug("%s/%s: %s", seen.namespace, seen.name, decision)
+        memory.summary = decision.summary or memory.summary
         return decision, await self._actor.act(seen, decision, memory)
 
     def _report_gone(self, key: RunKey, run: RunView | None) -> None:

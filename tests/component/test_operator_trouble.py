@@ -232,6 +232,21 @@ async def test_without_the_crd_it_says_what_to_install(bench: Rig) -> None:
     assert "everstep-crds" in operator.said()
 
 
+async def test_a_watcher_that_cannot_go_on_ends_the_process(bench: Rig) -> None:
+    """An operator without watches must not look alive: it ends, and the kubelet starts it anew."""
+    operator = bench.operator()
+    await operator.start()
+    await bench.until(lambda: bench.server.requests["watch humanrequests"], "the operator is up", 30)
+    bench.server.trouble = lambda call: (
+        web.json_response({"kind": "Status", "code": 400, "message": "no"}, status=400)
+        if call.verb == "watch" and call.plural == "humanrequests"
+        else None
+    )
+    bench.server.cut_watches()
+    assert await operator.ended() == 1
+    assert "watchers ended" in operator.said()
+
+
 async def test_sigterm_ends_it_well_and_health_speaks(bench: Rig) -> None:
     from tests.support.servers import free_port
 

@@ -201,6 +201,8 @@ class ApiServer:
         }
 
     async def _watch(self, call: Call, request: web.Request) -> web.StreamResponse:
+        if not request.query.get("timeoutSeconds", "1").isdigit():
+            raise ApiError(400, "BadRequest", "strconv.ParseInt: parsing timeoutSeconds: invalid syntax")
         since = int(request.query.get("resourceVersion") or self.objects.version)
         selector = request.query.get("labelSelector", "")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
