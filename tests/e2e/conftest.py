@@ -4,7 +4,6 @@ Redis, operator and world are pinned to the control plane, which no scenario tak
 """
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from tests.e2e.harness import Kube, Row, Run, Table, WorldView, wait_for
 from tests.kind import api, faults
 from tests.kind.cluster import Cluster
+from tests.support.install import helm, install_crds
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM = "everstep-e2e"
@@ -79,14 +79,6 @@ def kube(cluster: Cluster) -> Kube:
     return Kube(cluster)
 
 
-def helm(cluster: Cluster, *arguments: str, timeout_s: float = 240) -> str:
-    """Run helm against the cluster."""
-    command = [str(cluster.helm_path), "--kubeconfig", str(cluster.kubeconfig), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 def namespace(kube: Kube, name: str) -> None:
     """Make a namespace if it is not there."""
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -108,22 +100,8 @@ def chart_values() -> dict[str, Any]:
 def api_server() -> Kube:
     """kubectl with the chart everstep-crds installed and none of our images needed: CRDs, policy, roles for people."""
     found = api.ensure_cluster("everstep")
-    chart = ROOT / "charts/everstep-crds"
-    # Another release (the demo's) may have brought the same objects; whoever installs last owns them, nobody removes them.
-    helm(
-        found,
-        "upgrade",
-        "--install",
-        "everstep-crds",
-        str(chart),
-        "-n",
-        SYSTEM,
-        "--create-namespace",
-        "--take-ownership",
-    )
-    view = Kube(found)
-    view("wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=everstep", "--timeout=60s")
-    return view
+    install_crds(found, SYSTEM)
+    return Kube(found)
 
 
 @pytest.fixture(scope="session")

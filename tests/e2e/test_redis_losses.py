@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import AGENT_ENV, PINNED, ROOT, SYSTEM, helm, namespace
+from tests.e2e.conftest import AGENT_ENV, PINNED, ROOT, SYSTEM, namespace
 from tests.e2e.harness import Kube, Run, WorldView, wait_for
 from tests.kind import faults
 from tests.kind.cluster import Cluster
+from tests.support.install import helm
 
 RUNS = "e2e-redis-runs"
 RELEASE = "e2e-redis"
