@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from everstep import faults
-from everstep.errors import Diverged
+from everstep.errors import Diverged, JournalLost
 from everstep.ids import Attempt as AttemptNumber
 from everstep.ids import InboxId, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.inbox import CancelBody, SettleBody, make_entry
 from everstep.journal.memory import MemoryStore
 from everstep.journal.records import Finished, Park, Record, Waited, decode
-from everstep.journal.store import Head, Store
+from everstep.journal.store import FenceAnswer, Head, Store
 from everstep.run.agents import Agent
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.blobs import read_value
@@ -173,7 +173,9 @@ class MemoryRun(Generic[R]):
         meta = await store.meta(self.journal_id)
         anchor = meta.head if meta else Head(Seq(0), self.chain.genesis())
         number = AttemptNumber(self.number)
-        await store.fence(self.journal_id, number, anchor, {})
+        reply = await store.fence(self.journal_id, number, anchor, {})
+        if reply.answer is not FenceAnswer.OK:
+            raise JournalLost(f"the fence answered {reply.answer}", reply.head.seq if reply.head else Seq(0), anchor.seq)
         identity = RunIdentity(
             self.chain,
             Owner(f"memory-{self.number}"),

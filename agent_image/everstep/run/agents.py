@@ -79,7 +79,7 @@ class Agent(Generic[P, R]):
         """Keyword arguments of the agent. Raises ConfigError naming the input that is missing, unknown or of another type."""
         self.check(inputs)
         bound: dict[str, Any] = {}
-        if GOAL in self.parameters:
+        if GOAL in self.parameters and (goal or self.parameters[GOAL].default is inspect.Parameter.empty):
             bound[GOAL] = goal
         for name, value in inputs.items():
             if name not in self.parameters:

@@ -103,11 +103,17 @@ class Attempt:
 
     # --- from outside -------------------------------------------------------------------------------------------
 
-    def terminate(self) -> None:
-        """SIGTERM: no new body begins, the ones in flight may finish within the grace time. In the loop's thread."""
+    def hold_back(self) -> None:
+        """From here on no new body begins. Only sets flags, so a signal handler may call it at any point of the loop's thread;
+        `terminate` must follow in the loop."""
         self._terminating = True
         if self.engine is not None:
             self.engine.terminating = True
+
+    def terminate(self) -> None:
+        """SIGTERM: no new body begins, the ones in flight may finish within the grace time. In the loop's thread."""
+        self.hold_back()
+        if self.engine is not None:
             self.engine.poke()
 
     @property
@@ -218,6 +224,8 @@ class Attempt:
         await self._patiently(inbox.read)
         await self._tell(engine)
         self.engine = engine
+        if self._terminating:  # told while the engine was being made
+            self.terminate()
         return engine
 
     def _start_agent(self, engine: Engine, agent: Agent[..., Any], bound: dict[str, Any]) -> None:  # of any signature

@@ -101,6 +101,7 @@ class StepDriver:
         if call.gone:
             return self._abandon("cancelled before its body began")
         if call.intent_seq == 0:
+            await engine.may_begin()  # an intent without a body would look like a step lost in flight
             self.tries += 1
             call.intent_seq = engine.put_intent(call, self.tries)
         await engine.writer.durable(call.intent_seq)

@@ -137,6 +137,8 @@ class Engine:
         self.delivery.pending[call.key] = call
         if call.past is None:
             faults.reach("before_intent")
+            if self.terminating:
+                return  # nothing begins any more; an intent without a body would look like a step lost in flight
             try:
                 call.intent_seq = self.put_intent(call, 1)
             except BaseException as e:

@@ -73,12 +73,22 @@ def run_process(settings: AttemptSettings) -> tuple[int, Termination]:
         attempt = Attempt(
             loop, store, lambda: load_agent(entrypoint), _identity(settings, clock), _config(settings), clock
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, attempt.terminate)
+        _stop_on_signals(loop, attempt)
         end = loop.run_until_complete(loop.engine_task(attempt.run(), "attempt"))
         return _ended(settings, end)
     except BaseException as e:
         return _stopped(settings, e, attempt.confirmed if attempt is not None else None)
+
+
+def _stop_on_signals(loop: AgentLoop, attempt: Attempt) -> None:
+    """No body may begin once the signal is there, so its handler says so at once; asyncio's own comes turns of the loop later."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        attempt.hold_back()
+        loop.call_soon_threadsafe(attempt.terminate)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
 
 
 def _identity(settings: AttemptSettings, clock: SystemClock) -> RunIdentity:

@@ -14,7 +14,7 @@ import inspect
 import json
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from everstep.journal.records import Json, canonical
 VALUE_MAX_BYTES = 16 * 1024 * 1024
 """Above this a value is refused: it would be read whole at each replay. Keep it elsewhere and journal its address."""
 MAX_DEPTH = 200
+_SMALL = 10**18
 _PLAIN = (str, int, bool, float, type(None))
 
 
@@ -62,8 +63,10 @@ class Codec:
         if self.adapter is None:
             if self.plain is not None and type(value) is not self.plain:
                 value = self._coerce(value)
-            raw = self._canonical(value, value)
-            data = value if type(value) in _PLAIN else json.loads(raw)
+            kind = type(value)
+            small = kind is int and -_SMALL < cast(int, value) < _SMALL
+            raw = repr(value).encode() if small else self._canonical(value, value)
+            data = value if kind in _PLAIN else json.loads(raw)
             if data is not value and data != value:
                 raise self._not_json(value)
         else:
@@ -141,6 +144,10 @@ class Signature:
         self._fn = fn
         self.step = step
         self.signature = inspect.signature(fn)
+        kinds = {p.kind for p in self.signature.parameters.values()}
+        positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+        self._variadic = bool(kinds - positional)
+        """Whether arguments must be bound the long way: not all of them can be told by their place."""
         self._codecs: dict[str, Codec] | None = None
         self._result: Codec | None = None
         with contextlib.suppress(NameError):  # an annotation names something defined later; built at the first call
@@ -162,25 +169,31 @@ class Signature:
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[dict[str, Json], str]:
         """JSON of all arguments by name, and their digest. Raises TypeError as a call would, NotJSON, ValueTooLarge."""
-        bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
         codecs = self._build()[0]
+        if kwargs or len(args) != len(codecs) or self._variadic:
+            bound = self.signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            given: Iterable[tuple[str, object]] = bound.arguments.items()
+        else:
+            given = zip(codecs, args, strict=True)
         data: dict[str, Json] = {}
-        size = 0
-        for name, value in bound.arguments.items():
+        parts: list[tuple[str, bytes]] = []
+        for name, value in given:
             encoded = codecs[name].encode(list(value) if isinstance(value, tuple) and _is_var(self, name) else value)
             data[name] = encoded.data
-            size += len(encoded.raw)
-        if size > VALUE_MAX_BYTES:
-            raise ValueTooLarge(f"{self.step}: arguments take {size} bytes; the bound is {VALUE_MAX_BYTES}")
-        return data, digest(canonical(data))
+            parts.append((name, encoded.raw))
+        # The canonical form of the whole, from those of its parts.
+        raw = b"{" + b",".join(b'"' + name.encode() + b'":' + part for name, part in sorted(parts)) + b"}"
+        if len(raw) > VALUE_MAX_BYTES:
+            raise ValueTooLarge(f"{self.step}: arguments take {len(raw)} bytes; the bound is {VALUE_MAX_BYTES}")
+        return data, digest(raw)
 
     def decode(self, data: Mapping[str, Json]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for the body; a copy that shares nothing with the agent."""
         codecs = self._build()[0]
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        raw = json.loads(canonical(data))
+        raw = data if all(type(v) in _PLAIN for v in data.values()) else json.loads(canonical(data))
         for name, p in self.signature.parameters.items():
             value = codecs[name].decode(raw[name])
             if p.kind is p.VAR_POSITIONAL:
