@@ -4,6 +4,7 @@ So contexts, credentials, proxies and exec plugins are kubectl's own, and nothin
 the API server reach the person as kubectl words them.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -23,6 +24,8 @@ RUNS = "agentruns.everstep.dev"
 REQUESTS = "humanrequests.everstep.dev"
 OPERATOR_SELECTOR = "app.kubernetes.io/part-of=everstep,app.kubernetes.io/component=operator"
 DEFAULT_OPERATOR_NAMESPACE = "everstep-system"
+EXEC_TRIES = 3
+"""kubectl exec can lose output when a connection ends early ("Unknown stream id"). The question only reads: it is asked again."""
 
 
 def cluster_options(command: F) -> F:
@@ -134,14 +137,17 @@ def ask_operator(kubectl: Kubectl, operator_namespace: str | None, question: Seq
         "-m",
         "everstep_operator.inspect",
     )
-    text = kubectl.output(*command, *question, namespace=namespace)
-    try:
-        document = json.loads(text)
-    except ValueError as e:
-        raise Refusal(f"the operator's pod answered no document: {text[:200]!r}", Exit.FAILED) from e
+    document, text = None, ""
+    for _ in range(EXEC_TRIES):
+        text = kubectl.output(*command, *question, namespace=namespace)
+        with contextlib.suppress(ValueError):
+            document = json.loads(text)
+            break
+    if not isinstance(document, dict):
+        raise Refusal(f"the operator's pod answered no document: {text[:200]!r}", Exit.FAILED)
     if "error" in document:
         raise Refusal(str(document["error"]), Exit(document.get("exit", Exit.FAILED)))
-    return dict(document)
+    return document
 
 
 def _binary() -> str:

@@ -183,7 +183,10 @@ async def supervise_run(
             elif code == Exit.OK:
                 inspect.print_result(document, "text")
         elif output == "json":
-            show.as_json({"run": spec.run, "outcome": None, "ending": outcome.ending.value, "steps": _counts(live)})
+            said = {"reason": outcome.said.reason.value, "message": outcome.said.message} if outcome.said else {}
+            show.as_json(
+                {"run": spec.run, "outcome": None, "ending": outcome.ending.value, "steps": _counts(live)} | said
+            )
         return int(code)
     finally:
         await store.aclose()

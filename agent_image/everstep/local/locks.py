@@ -4,6 +4,7 @@
 and closed again: while the agent or anything it forked lives, nobody else gets it. Getting it proves the old process gone.
 """
 
+import asyncio
 import fcntl
 import os
 from dataclasses import dataclass
@@ -39,6 +40,14 @@ class FileLock:
         self.fd = fd
         self.sign(os.getpid())
         return True
+
+    async def acquire(self, patience_s: float = 0.5) -> bool:
+        """Try for a moment: whoever asks `is_held` holds the lock for an instant."""
+        for _ in range(max(1, int(patience_s / 0.05))):
+            if self.try_acquire():
+                return True
+            await asyncio.sleep(0.05)
+        return False
 
     def sign(self, pid: int) -> None:
         """Write who holds the lock, for messages."""

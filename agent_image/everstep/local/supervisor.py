@@ -136,7 +136,7 @@ class Supervisor:
 
         Raises RunBusy, JournalTampered, JournalLost, JournalUnreadable, AnchorMissing, ConfigError, JournalUnavailable.
         """
-        with self._supervise():
+        with await self._supervise():
             await self._open()
             while not self._state.finished:
                 if self._state.park is not None and (ending := await self._parked(self._state.park)):
@@ -149,7 +149,7 @@ class Supervisor:
     async def become_agent(self) -> Outcome:
         """Start one attempt in this very process, which keeps the terminal (a debugger's). Returns only if there is nothing to
         run: the run is finished."""
-        supervising = self._supervise()
+        supervising = await self._supervise()
         await self._open()
         if self._state.finished:
             return self._outcome(Ending.FINISHED)
@@ -166,9 +166,9 @@ class Supervisor:
     def _outcome(self, ending: Ending, status: int = 0, said: Termination | None = None) -> Outcome:
         return Outcome(ending, self._state, self._tail.head, status, said)
 
-    def _supervise(self) -> FileLock:
+    async def _supervise(self) -> FileLock:
         lock = FileLock(self.directory.supervisor_lock(self.spec.run))
-        if not lock.try_acquire():
+        if not await lock.acquire():
             pid = lock.holder_pid()
             raise RunBusy(
                 f"run {self.spec.run} is being run by process {pid}; wait for it, or stop it: kill {pid}", pid

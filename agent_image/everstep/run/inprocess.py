@@ -153,11 +153,17 @@ class _InProcess:
             self.loop.call_soon_threadsafe(self.attempt.terminate)
 
     def run(self) -> Any:  # the agent's result
+        # the supervisor's lock, so that `everstep local` sees a run that is being run; the agent's, as proof when we are gone
+        supervising = FileLock(self.directory.supervisor_lock(self.run_name))
         lock = FileLock(self.directory.agent_lock(self.run_name))
-        if not lock.try_acquire():
-            pid = lock.holder_pid()
-            raise RunBusy(f"run {self.run_name} is being run by process {pid}; wait for it, or end it: kill {pid}", pid)
-        with lock:
+        for wanted in (supervising, lock):
+            if not asyncio.run(wanted.acquire()):
+                supervising.close()
+                pid = wanted.holder_pid()
+                raise RunBusy(
+                    f"run {self.run_name} is being run by process {pid}; wait for it, or end it: kill {pid}", pid
+                )
+        with supervising, lock:
             store = open_store(self.directory.store_url, installation="local")
             loop = self.loop = AgentLoop(self.clock)
             try:
