@@ -8,6 +8,7 @@ import pytest
 from tests.kind.cache import Cache
 from tests.kind.clients import Clients
 from tests.kind.errors import KindToolError
+from tests.kind.progress import Reporter
 
 
 def find_helm() -> Path:
@@ -28,7 +29,7 @@ def _find(program: str) -> Path:
     cached = cache.bin / program
     if not cached.exists():
         try:
-            with cache.lock("up"):
+            with cache.lock("up", Reporter().say):
                 Clients(cache, from_path=True).make()
         except KindToolError as e:
             pytest.skip(f"no {program} on PATH, and it cannot be fetched: {e}")
