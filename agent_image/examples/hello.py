@@ -1,4 +1,4 @@
-"""The smallest agent: three steps and a nap. Kill it at any time and start it again: `everstep local run hello:run --goal Hello`."""
+"""The smallest agent: three steps and a nap. Kill it and start it again: `everstep local run hello:run --goal Hello`."""
 
 import asyncio
 

@@ -27,7 +27,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 import everstep
-from everstep import Retry
+from everstep import NOT_DONE, Done, Probed, Retry
 
 
 class Ticket(BaseModel):
@@ -106,13 +106,13 @@ async def file_ticket(ticket: Ticket, verdict: Verdict) -> str:
     return number
 
 
-async def was_mail_sent(ticket: Ticket, text: str) -> everstep.Probed:
+async def was_mail_sent(ticket: Ticket, text: str) -> Probed[None]:
     """Asked only after a loss in mid-send: did the gateway see this mail?"""
     reply = await web().get(f"{os.environ['MAIL_URL']}/mails/{everstep.idempotency_key()}")
     if reply.status_code == 404:
-        return everstep.not_done()
+        return NOT_DONE
     reply.raise_for_status()
-    return everstep.done(None)
+    return Done(None)
 
 
 @everstep.step(effect="at_most_once", timeout=30, probe=was_mail_sent)

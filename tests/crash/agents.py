@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import everstep
-from everstep import Retry
+from everstep import NOT_DONE, Done, Probed, Retry
 
 
 def effect(path: str, name: str) -> None:
@@ -58,7 +58,7 @@ def put_in_thread(effects: str, name: str) -> str:
     return name.title()
 
 
-@everstep.step(effect="read", retry=Retry(max_tries=6, first_delay_s=0.01))
+@everstep.step(effect="read", retry=Retry(max_tries=6, backoff_s=0.01))
 async def flaky(effects: str, name: str) -> str:
     """Its first two calls ever fail."""
     effect(effects, name)
@@ -67,9 +67,9 @@ async def flaky(effects: str, name: str) -> str:
     return name
 
 
-async def was_told(effects: str, name: str) -> everstep.Probed:
+async def was_told(effects: str, name: str) -> Probed[str]:
     """Looks into the file of effects."""
-    return everstep.done(name) if happened(effects, everstep.idempotency_key()) else everstep.not_done()
+    return Done(name) if happened(effects, everstep.idempotency_key()) else NOT_DONE
 
 
 @everstep.step(effect="at_most_once", probe=was_told)
@@ -104,7 +104,7 @@ async def script(goal: str, effects: str) -> list[object]:
         errands = [group.create_task(_errand(effects, name)) for name in ("h", "i")]
     out.extend(task.result() for task in errands)
     await asyncio.sleep(1.0)
-    out.append(await put_in_thread(effects, "j"))
+    out.append(await put_in_thread.aio(effects, "j"))
     out.append(await shout(effects, "k"))
     out.append(await look(effects, "l"))
     return out

@@ -41,6 +41,9 @@ async def paused(driver: Driver, point: str) -> AsyncIterator[AgentProcess]:
 
 async def _play(store_url: str, home: Path, point: str, run_key: bytes | None) -> None:
     journal = JournalId("paused-" + "".join(c if c.isalnum() else "-" for c in point))
+    if store_url.startswith("sqlite"):
+        # A file each: a process stopped in mid-transaction keeps SQLite's lock, and with it every other run of the file waits.
+        store_url = f"sqlite://{home / f'{journal}.db'}"
     async with Driver(store_url, journal, home / journal, run_key=run_key) as driver, paused(driver, point) as old:
         await driver.fence()
         new = await driver.spawn(predecessor_dead=False)
