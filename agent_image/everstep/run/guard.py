@@ -6,6 +6,7 @@ set look-up for every other event, and does nothing outside agent scope.
 """
 
 import sys
+import threading
 import traceback
 from typing import Any, NoReturn
 
@@ -48,6 +49,8 @@ def install() -> None:
     if not _installed:
         _installed = True
         sys.addaudithook(_hook)
+        if sys.version_info < (3, 12):  # tells of no event when a thread starts
+            threading.Thread.start = _guarded_start  # type: ignore[method-assign]  # the plain method, with a look before it
 
 
 def _hook(event: str, _args: tuple[Any, ...]) -> None:  # whatever the event carries
@@ -55,6 +58,15 @@ def _hook(event: str, _args: tuple[Any, ...]) -> None:  # whatever the event car
         return
     if SCOPE.get() is not None and not _importing():
         refuse(f"{_EVENTS[event]} ({event})")
+
+
+_plain_start = threading.Thread.start
+
+
+def _guarded_start(self: threading.Thread) -> None:
+    if SCOPE.get() is not None and not _importing():
+        refuse("a thread (Thread.start)")
+    _plain_start(self)
 
 
 def refuse(what: str) -> NoReturn:
