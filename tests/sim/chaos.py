@@ -1,7 +1,7 @@
 """What is done to a run, chosen by the seed; then everything heals and the run must end."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from tests.sim.actor import Decide, Operator
 from tests.sim.agent import Process
@@ -14,26 +14,41 @@ SPEC: dict[str, Any] = {
     "restarts": {"application": {"max": 1000}, "outOfMemory": {"max": 1000}},
 }
 CHAOS_TICKS, HEAL_MS, TICK_MS = 8000, 4 * 3600 * 1000, 250
+Ending = Literal["success", "cancel", "deadline"]
+ENDS: dict[Ending, frozenset[str]] = {
+    "success": frozenset({"Succeeded/Succeeded"}),
+    "cancel": frozenset({"Succeeded/Succeeded", "Cancelled/Cancelled", "Cancelled/CancelForced"}),
+    "deadline": frozenset({"Succeeded/Succeeded", "Failed/DeadlineExceeded"}),
+}
+"""How a run may end: what it had finished before a wish reached it stays a success."""
 EVENT_CHANCE, NODE_MENDS = 0.05, 0.12
 
 
 class Simulation:
     """One run from its creation to its end under one seed."""
 
-    def __init__(self, seed: int, *, operators: int = 1, decide: Decide | None = None) -> None:
+    def __init__(
+        self, seed: int, *, operators: int = 1, decide: Decide | None = None, ending: Ending = "success"
+    ) -> None:
         self.world = World(seed, dict(SPEC))
+        self.ending = ending
+        self.wish_at_tick = self.world.rng.randrange(20, 400)
+        if ending == "deadline":
+            self.world.set_spec(deadlineSeconds=self.world.rng.randrange(30, 400))
         self.operators = [Operator(self.world) for _ in range(operators)]
         if decide is not None:
             for operator in self.operators:
                 operator.decide = decide
-        self.checks = Checks(self.world)
+        self.checks = Checks(self.world, operators)
         self.seed = seed
         self.processes: list[Process] = []
 
     def go(self) -> World:
         """Raises Broken with the seed and the last events."""
         try:
-            for _ in range(CHAOS_TICKS):
+            for tick in range(CHAOS_TICKS):
+                if tick == self.wish_at_tick:
+                    self._wish()
                 self._tick(chaos=True)
                 if self._rested():
                     break
@@ -41,10 +56,15 @@ class Simulation:
             until = self.world.now + HEAL_MS
             while self.world.now < until and not self._rested():
                 self._tick(chaos=False)
-            self.checks.end()
+            self.checks.end(ENDS[self.ending])
         except Broken as e:
             raise Broken(f"seed {self.seed}: {e}") from None
         return self.world
+
+    def _wish(self) -> None:
+        if self.ending == "cancel":
+            self.world.set_spec(desiredState="Cancelled", cancelGraceSeconds=self.world.rng.choice((0, 5, 30)))
+            self.world.note("cancelled")
 
     def _rested(self) -> bool:
         done = bool(self.checks.finished) and not self.world.pods
@@ -238,7 +258,7 @@ def _quota(sim: Simulation) -> None:
 
 
 def _suspend(sim: Simulation) -> None:
-    if sim.world.run is not None:
+    if sim.world.run is not None and sim.world.run["spec"].get("desiredState") != "Cancelled":
         now = sim.world.run["spec"].get("desiredState", "Running")
         sim.world.set_spec(desiredState="Suspended" if now == "Running" else "Running")
         sim.world.note(f"desiredState {sim.world.run['spec']['desiredState']}")

@@ -1,6 +1,7 @@
 """What must hold after every single event, and in the end."""
 
 from everstep.ids import Attempt
+from everstep.journal.records import Finished
 from everstep_operator.decide.model import ContainerState, Observed
 from tests.sim.agent import STEPS
 from tests.sim.world import DETECTION_MS, UID, Pod, World
@@ -16,8 +17,8 @@ class Broken(AssertionError):
 class Checks:
     """Watches one world."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, operators: int) -> None:
+        self.world, self.operators = world, operators
         self.attempt = self.anchor = 0
         self.finished = ""
         self.made: dict[int, list[Pod]] = {}
@@ -63,7 +64,9 @@ class Checks:
             self.known.add(pod.uid)
             earlier = self.made.setdefault(pod.attempt, [])
             claimed = [p.name for p in earlier if p.process is not None and p.process.claimed]
-            self.hold(not claimed, f"a second pod for attempt {pod.attempt}, whose first had claimed")
+            # A second operator may look before the first one's pod came and went, and create after: the claim then refuses it.
+            overtaken = self.operators > 1
+            self.hold(not claimed or overtaken, f"a second pod for attempt {pod.attempt}, whose first had claimed")
             earlier.append(pod)
         have = self.world.store.journals_by_id.get(UID)
         if have is None:
@@ -110,17 +113,20 @@ class Checks:
         for key, count in self.world.effects.items():
             self.hold(count <= self.world.intents_run[key], f"step {key} happened without an intent")
 
-    def end(self) -> None:
+    def end(self, allowed: frozenset[str]) -> None:
         """After everything has healed and rested."""
         status = (self.world.run or {}).get("status") or {}
-        self.hold(
-            self.finished == "Succeeded/Succeeded",
-            f"the run ended as {status.get('summary')}/{status.get('reason')}: {status}",
-        )
+        word = f"{status.get('summary')}/{status.get('reason')}"
+        self.hold(self.finished in allowed, f"the run ended as {word}: {status}")
+        have = self.world.store.journals_by_id.get(UID)
+        last = self.world.decoded(have.records[-1]) if have and have.records else None
+        outcome = last.outcome if isinstance(last, Finished) else ""
+        self.hold(not outcome or word.lower().startswith(outcome), f"the journal says {outcome}, the status {word}")
+        self.hold(bool(outcome) or self.finished != "Succeeded/Succeeded", "success without a record")
         left = [p.name for p in self.world.pods.values()]
         self.hold(not left, f"pods left: {left}")
         for key, effect in STEPS:
-            if effect != "timer":
+            if effect != "timer" and word == "Succeeded/Succeeded":
                 self.hold(self.world.effects[key] >= 1, f"step {key} never happened")
         for name, request in self.world.requests.items():
             self.hold(request["state"] in ("Applied", "Stale"), f"question {name} left {request['state']}")
