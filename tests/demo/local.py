@@ -112,20 +112,20 @@ def tell_the_story(directory: Path, world: WorldClient) -> list[Loss]:
     run = Supervisor(directory, world)
     try:
         wait_for("12 steps", lambda: steps_seen(world) >= 12)
-        losses.append(kill(run.agent_pid(), "the agent, at a random moment"))
+        losses.append(kill(run.agent_pid(), "agent, at a random moment"))
 
         world.hold("ticket", ticket="T-1012", moment="after")
         world.wait_until_held(timeout_s=STEP_TIMEOUT_S)
-        losses.append(kill(run.agent_pid(), "the agent, ticket filed, reply not read (idempotent)"))
+        losses.append(kill(run.agent_pid(), "agent, ticket filed, reply not read"))
         world.release()
 
         world.hold("mail", ticket="T-1020", moment="after")
         world.wait_until_held(timeout_s=STEP_TIMEOUT_S)
-        losses.append(kill(run.agent_pid(), "the agent, mail sent, reply not read (at_most_once)"))
+        losses.append(kill(run.agent_pid(), "agent, mail sent, reply not read"))
         world.release()
 
         wait_for("62 steps", lambda: steps_seen(world) >= 62)
-        losses.append(kill(run.process.pid, "the supervisor, and with it the agent"))
+        losses.append(kill(run.process.pid, "supervisor, and with it the agent"))
         run.process.wait()
         say("The same command again:")
         run = Supervisor(directory, world)

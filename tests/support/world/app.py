@@ -8,7 +8,7 @@ GET  /mails/{key}            was it sent? 200 with the mails, 404 if none (kind 
 GET  /counts                 every request seen, per kind, ticket and key, deduplicated or not
 GET  /healthz
 POST /reset                  forget everything
-PUT  /latency                {"model": 150, "mail": 20}: milliseconds before the effect, per kind
+PUT  /latency                {"model": 150, "mail": 20}: milliseconds from the effect to the reply, per kind
 POST /holds                  {"kind": "mail", "ticket": "T-1007", "moment": "before" | "after", "times": 1}
 GET  /holds                  what is held now
 POST /release                let all held requests go on
@@ -93,12 +93,12 @@ async def _serve(
 ) -> web.Response:
     world = http.app[WORLD]
     request = world.arrived(kind, ticket, http.headers.get(KEY_HEADER, ""), _now_ms(), http.remote or "")
-    if world.latency_ms[kind]:
-        await asyncio.sleep(world.latency_ms[kind] / 1000)
     await world.pause("before", request)
     if http.transport is None or http.transport.is_closing():
         return web.Response(status=499)
     answer = effect(world, request)
+    if world.latency_ms[kind]:
+        await asyncio.sleep(world.latency_ms[kind] / 1000)
     await world.pause("after", request)
     return web.json_response(answer, status=200 if kind == "model" or request.deduplicated else 201)
 
