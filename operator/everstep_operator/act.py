@@ -180,14 +180,14 @@ class Actor:
         faults.reach(f"after_{what}")
         memory.written_version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
         self._metrics.actions.labels("PatchStatus", Outcome.DONE.value).inc()
-        self._count_losses(before, patch.status)
+        self._count_ends(before, patch.status)
         return Outcome.DONE
 
-    def _count_losses(self, before: Json, after: Json) -> None:
+    def _count_ends(self, before: Json, after: Json) -> None:
         ended = {a.get("number") for a in before.get("attempts") or [] if a.get("class")}
         for attempt in after.get("attempts") or []:
             if attempt.get("class") and attempt.get("number") not in ended:
-                self._metrics.losses.labels(attempt["class"]).inc()
+                self._metrics.attempts_ended.labels(attempt["class"]).inc()
 
     async def _emit(self, seen: Observed, event: EmitEvent) -> None:
         about = {

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 RESUME_BUCKETS_S: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 1800.0)
@@ -12,6 +12,7 @@ class Metrics:
     """One set per process; `registry` is what /metrics shows."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # a second series per counter that nobody reads
         self.registry = CollectorRegistry()
         r = self.registry
         self.reconciles = Counter("everstep_reconciles", "Reconciles by outcome (ok, error).", ["outcome"], registry=r)
@@ -32,8 +33,11 @@ class Metrics:
             registry=r,
         )
         self.attempts = Counter("everstep_attempts", "Pods created, one per attempt.", registry=r)
-        self.losses = Counter(
-            "everstep_losses", "Attempts that were lost, by class (as in status.attempts).", ["class"], registry=r
+        self.attempts_ended = Counter(
+            "everstep_attempts_ended",
+            "Attempts that ended, by class as in status.attempts: Disruption, OutOfMemory, Application, NotStarted, Parked, …",
+            ["class"],
+            registry=r,
         )
         self.loss_to_resume_s = Histogram(
             "everstep_loss_to_resume_seconds",

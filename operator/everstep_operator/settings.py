@@ -17,15 +17,16 @@ from everstep.errors import ConfigError
 DURABILITIES: Final = ("EveryWrite", "EverySecond", "Replicated", "None")
 NODE_LOSS_POLICIES: Final = ("Fence", "Wait")
 LOG_FORMATS: Final = ("text", "json")
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 T = TypeVar("T")
 _NAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 
-def _setting(env: str, default: T, unit: str, doc: str) -> T:
+def _setting(env: str, default: T, unit: str, doc: str, *, shown: bool = True) -> T:
     """A dataclass field that knows its variable, unit and reason."""
     # dataclasses.field returns a Field that only poses as T until the class is made
-    return field(default=default, metadata={"env": env, "unit": unit, "doc": doc})
+    return field(default=default, repr=shown, metadata={"env": env, "unit": unit, "doc": doc})
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Settings:
         "",
         "redis:// or rediss:// URL",
         "The journal store as the operator reaches it; required here or by file.",
+        shown=False,
     )
     store_url_file: str = _setting(
         "EVERSTEP_STORE_URL_FILE",
@@ -286,6 +288,7 @@ class Settings:
         _one_of("EVERSTEP_DURABILITY", self.durability, DURABILITIES)
         _one_of("EVERSTEP_NODE_LOSS_POLICY", self.node_loss_policy, NODE_LOSS_POLICIES)
         _one_of("EVERSTEP_LOG_FORMAT", self.log_format, LOG_FORMATS)
+        _one_of("EVERSTEP_LOG_LEVEL", self.log_level.upper(), LOG_LEVELS)
         self.default_resources()
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
