@@ -68,7 +68,7 @@ class Watched:
             self.answers.append(reply.answer)
             return reply
 
-        tale.store.append = append  # type: ignore[method-assign]  # watched
+        tale.store.append = append  # type: ignore[method-assign]  # watched by the test
         self.writer = JournalWriter(
             tale.store,
             tale.journal,

@@ -378,7 +378,7 @@ async def test_appends_run_in_the_writers_own_context(bench: Bench) -> None:
         reply: AppendReply = await real(*args, **kwargs)  # type: ignore[no-untyped-call]  # passed through
         return reply
 
-    bench.store.append = append  # type: ignore[method-assign]  # watched
+    bench.store.append = append  # type: ignore[method-assign]  # watched by the test
     scope.set("agent")
     await bench.writer.durable(bench.put())
     assert seen == ["outside"]

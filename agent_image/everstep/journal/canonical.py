@@ -7,7 +7,9 @@ any size; fractions are written as Python's shortest repr. RFC 8785 was not take
 import json
 from typing import Any
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def canonical(value: Any) -> bytes:  # Any: any JSON value
     """Bytes of a JSON value. Raises ValueError on NaN, infinities and lone surrogates, TypeError on what is not JSON."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _ENCODER.encode(value).encode()

@@ -17,6 +17,8 @@ from everstep.journal.store import DurabilityReport
 
 
 class Level(enum.StrEnum):
+    """The levels above, as journal.durability spells them."""
+
     EVERY_WRITE = "EveryWrite"
     REPLICATED = "Replicated"
     EVERY_SECOND = "EverySecond"

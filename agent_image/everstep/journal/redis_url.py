@@ -11,6 +11,8 @@ SENTINEL_PORT = 26379
 
 
 class Mode(enum.StrEnum):
+    """How a Redis is reached."""
+
     SINGLE = "single"
     SOCKET = "socket"
     CLUSTER = "cluster"
@@ -50,10 +52,10 @@ def parse_redis_url(url: str) -> RedisUrl:
     tls = scheme.startswith("rediss")
     kind = scheme.partition("+")[2]
     credentials, at, place = rest.rpartition("@")
+    place, _, query = place.partition("?")
     hosts, _, path = place.partition("/")
-    path, _, query = path.partition("?")
     if query:
-        raise BadStore(f"{scheme}://…/{path}: unknown options ?{query}; write none")
+        raise BadStore(f"{scheme}://{hosts}: unknown options {', '.join(parse_qs(query)) or '?'}; write none")
     username, password = _credentials(credentials) if at else (None, None)
     nodes = tuple(_node(n, SENTINEL_PORT if kind == "sentinel" else REDIS_PORT) for n in hosts.split(","))
     service = ""

@@ -15,9 +15,9 @@ One integer key per record keeps an append to one B-tree page beside the meta ro
 import json
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 from everstep.errors import BadStore, JournalUnavailable
@@ -78,7 +78,7 @@ class SqliteStore:
     async def fence(self, journal: JournalId, attempt: Attempt, anchor: Head, fields: dict[str, str]) -> FenceReply:
         with self._transaction() as db:
             row = _Row.load(db, journal)
-            state = row.state(db) if row else None
+            state = row.state if row else None
             answer = answer_fence(state, attempt, anchor, _hash_at(db, row))
             if row is None:
                 if answer is not FenceAnswer.OK:
@@ -99,7 +99,7 @@ class SqliteStore:
     async def claim(self, journal: JournalId, attempt: Attempt, owner: Owner) -> ClaimReply:
         with self._transaction() as db:
             row = _Row.load(db, journal)
-            answer = answer_claim(row.state(db) if row else None, attempt, owner)
+            answer = answer_claim(row.state if row else None, attempt, owner)
             if row is not None and answer is ClaimAnswer.OK:
                 db.execute("UPDATE journals SET owner = ? WHERE no = ?", (owner, row.no))
             return ClaimReply(answer, row.attempt if row else Attempt(0), row.head if row else None)
@@ -119,7 +119,7 @@ class SqliteStore:
         with self._transaction() as db:
             row = _Row.load(db, journal)
             answer, skip = answer_append(
-                row.state(db) if row else None,
+                row.state if row else None,
                 (attempt, owner),
                 after,
                 records,
@@ -145,7 +145,7 @@ class SqliteStore:
     async def report(self, journal: JournalId, attempt: Attempt, owner: Owner, progress: bytes) -> ClaimReply:
         with self._transaction() as db:
             row = _Row.load(db, journal)
-            answer = answer_report(row.state(db) if row else None, attempt, owner)
+            answer = answer_report(row.state if row else None, attempt, owner)
             if row is not None and answer is ClaimAnswer.OK:
                 db.execute("UPDATE journals SET progress = ? WHERE no = ?", (progress, row.no))
             return ClaimReply(answer, row.attempt if row else Attempt(0), row.head if row else None)
@@ -236,28 +236,24 @@ class SqliteStore:
 
     # --- the file ------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with _translated(self.path):
-            db = self._db or self._connect()
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
+    def _transaction(self) -> "_Transaction":
+        return _Transaction(self)
 
     def _look(self, ask: Callable[[sqlite3.Connection], T], absent: T) -> T:
         """Read; a file that does not exist is an empty store, and stays absent."""
         if self._db is None and not self.path.exists():
             return absent
-        with _translated(self.path):
-            return ask(self._db or self._connect())
+        try:
+            return ask(self.connection())
+        except sqlite3.Error as e:
+            raise _wrap(self.path, e) from e
 
     def _rows(self, sql: str, arguments: tuple[object, ...]) -> list[tuple[Any, ...]]:  # Any: SQLite's columns
         return self._look(lambda db: db.execute(sql, arguments).fetchall(), [])
+
+    def connection(self) -> sqlite3.Connection:
+        """Opened and checked at its first use."""
+        return self._db or self._connect()
 
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists():
@@ -295,13 +291,20 @@ def _raw(value: bytes | str) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-class _Row:
-    """One row of `journals`."""
+_LOAD = f"""
+SELECT no, attempt, owner, seq, hash, progress, fields,
+  (SELECT max(place) FROM records WHERE place > no << {_SHIFT} AND place < (no + 1) << {_SHIFT})
+FROM journals WHERE id = ?
+"""
 
-    __slots__ = ("_fields", "attempt", "head", "no", "owner", "progress")
+
+class _Row:
+    """One row of `journals`, and the place of its newest record."""
+
+    __slots__ = ("_fields", "_last_place", "attempt", "head", "no", "owner", "progress")
 
     def __init__(self, row: tuple[Any, ...]) -> None:  # Any: SQLite's columns
-        self.no, self.attempt, self.owner, seq, digest, self.progress, self._fields = row
+        self.no, self.attempt, self.owner, seq, digest, self.progress, self._fields, self._last_place = row
         self.head = Head(Seq(seq), RecordHash(digest))
 
     no: int
@@ -311,9 +314,7 @@ class _Row:
 
     @classmethod
     def load(cls, db: sqlite3.Connection, journal: JournalId) -> "_Row | None":
-        found = db.execute(
-            "SELECT no, attempt, owner, seq, hash, progress, fields FROM journals WHERE id = ?", (journal,)
-        ).fetchone()
+        found = db.execute(_LOAD, (journal,)).fetchone()
         return None if found is None else cls(found)
 
     @property
@@ -321,12 +322,10 @@ class _Row:
         loaded: dict[str, str] = json.loads(self._fields)
         return loaded
 
-    def state(self, db: sqlite3.Connection) -> State:
-        base = self.no << _SHIFT
-        last = db.execute(
-            "SELECT max(place) FROM records WHERE place > ? AND place < ?", (base, base + (1 << _SHIFT))
-        ).fetchone()[0]
-        return State(self.attempt, self.owner, self.head, 0 if last is None else last - base)
+    @property
+    def state(self) -> State:
+        last = self._last_place
+        return State(self.attempt, self.owner, self.head, 0 if last is None else last - (self.no << _SHIFT))
 
 
 def _hash_at(db: sqlite3.Connection, row: _Row | None) -> HashAt:
@@ -345,12 +344,37 @@ def _unread(db: sqlite3.Connection, journal: JournalId, position: str) -> bool:
     return found is not None and int(found) > int(position or 0)
 
 
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as e:
-        text = str(e)
-        if any(word in text for word in _LASTING):
-            raise BadStore(f"{path} cannot be used as a journal: {text}") from e
-        raise JournalUnavailable(f"{path}: {text}") from e
+class _Transaction:
+    """BEGIN IMMEDIATE … COMMIT, with SQLite's errors in our words. A class, as it is entered once per durable write and a
+    generator would cost 3 µs more."""
+
+    __slots__ = ("_db", "_store")
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> sqlite3.Connection:
+        try:
+            self._db = self._store.connection()
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as e:
+            raise _wrap(self._store.path, e) from e
+        return self._db
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._db.execute("COMMIT")
+        except sqlite3.Error as e:
+            error = e
+        if error is not None and self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error):
+            raise _wrap(self._store.path, error) from error
+
+
+def _wrap(path: Path, error: sqlite3.Error) -> BadStore | JournalUnavailable:
+    text = str(error)
+    if any(word in text for word in _LASTING):
+        return BadStore(f"{path} cannot be used as a journal: {text}")
+    return JournalUnavailable(f"{path}: {text}")

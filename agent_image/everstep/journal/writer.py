@@ -39,6 +39,8 @@ _ACCEPTED = (AppendAnswer.OK, AppendAnswer.DUP)
 
 
 class ParkReply(enum.StrEnum):
+    """What became of a park."""
+
     PARKED = "PARKED"
     """The park record is durable."""
     INBOX = "INBOX"

@@ -1,0 +1,148 @@
+"""What one durable step costs, next to one bare durable write of the same bytes on the same disk.
+
+    python -m tests.bench.journal_overhead [--steps 1500] [--size-bytes 4000] [--server redis-7.0]
+
+Per round, interleaved, so that both see the same disk and the same neighbours:
+  bare   the server's XADD (appendfsync always), or SQLite's INSERT (WAL, synchronous FULL), of one record's bytes
+  step   the SDK's way: a result is put, the next intent is put, and `durable(intent)` returns: both records sealed (canonical JSON,
+         HMAC chain), fenced and written together
+Prints p50 and p99 of each and their ratio.
+"""
+
+import argparse
+import asyncio
+import json
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis.asyncio import Redis
+from tests.support import servers
+
+from everstep.clock import SystemClock
+from everstep.ids import Attempt, JournalId, Owner, Seq
+from everstep.journal.chain import Chain
+from everstep.journal.open import open_store
+from everstep.journal.records import Intent, Result
+from everstep.journal.store import Head, Store
+from everstep.journal.writer import JournalWriter
+
+WARM_UP = 100
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Milliseconds per durable write."""
+
+    name: str
+    bare_p50_ms: float
+    bare_p99_ms: float
+    step_p50_ms: float
+    step_p99_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """Step over bare, at p50."""
+        return self.step_p50_ms / self.bare_p50_ms
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name:10} bare p50 {self.bare_p50_ms:.3f} p99 {self.bare_p99_ms:.3f} ms · "
+            f"step p50 {self.step_p50_ms:.3f} p99 {self.step_p99_ms:.3f} ms · ratio {self.ratio:.2f}"
+        )
+
+
+async def measure(
+    name: str, store: Store, bare: Callable[[bytes], Awaitable[object]], steps: int, size_bytes: int
+) -> Overhead:
+    """Interleave bare writes and steps; the first WARM_UP rounds do not count."""
+    writer = await _writer(store)
+    text = "x" * size_bytes
+    bare_ms: list[float] = []
+    step_ms: list[float] = []
+    for n in range(WARM_UP + steps):
+        key = str(n)
+        begin = time.perf_counter()
+        await bare(text.encode())
+        middle = time.perf_counter()
+        writer.put(lambda seq, k=key: Result(seq=seq, key=k, name="s", attempt=1, time=0, value=text, took_ms=1))  # type: ignore[misc]  # k is bound now
+        intent = writer.put(
+            lambda seq, k=key: Intent(  # type: ignore[misc]  # k is bound now
+                seq=seq, key=k, name="s", attempt=1, time=0, effect="idempotent", input="0" * 64, idem="1" * 64
+            )
+        )
+        await writer.durable(intent)
+        end = time.perf_counter()
+        if n >= WARM_UP:
+            bare_ms.append((middle - begin) * 1000)
+            step_ms.append((end - middle) * 1000)
+    return Overhead(name, *_quantiles(bare_ms), *_quantiles(step_ms))
+
+
+async def _writer(store: Store) -> JournalWriter:
+    journal, attempt, owner = JournalId("bench"), Attempt(1), Owner("bench")
+    chain = Chain(journal, b"k" * 32)
+    head = Head(Seq(0), chain.genesis())
+    await store.fence(journal, attempt, head, {})
+    await store.claim(journal, attempt, owner)
+    return JournalWriter(store, journal, attempt, owner, chain, head=head, clock=SystemClock())
+
+
+def _quantiles(values_ms: list[float]) -> tuple[float, float]:
+    cuts = statistics.quantiles(values_ms, n=100)
+    return cuts[49], cuts[98]
+
+
+async def sqlite_overhead(steps: int, size_bytes: int) -> Overhead:
+    """A step on the SQLite journal next to a bare INSERT into a file beside it."""
+    with tempfile.TemporaryDirectory(prefix="everstep-bench-", dir=Path.cwd()) as folder:
+        db = sqlite3.connect(f"{folder}/bare.db", isolation_level=None)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, record BLOB)")
+
+        async def bare(record: bytes) -> None:
+            db.execute("INSERT INTO t (record) VALUES (?)", (record,))
+
+        store = open_store(f"sqlite://{folder}/journal.db", installation="bench")
+        try:
+            return await measure("sqlite", store, bare, steps, size_bytes)
+        finally:
+            await store.aclose()
+            db.close()
+
+
+async def redis_overhead(name: str, steps: int, size_bytes: int) -> Overhead:
+    """A step on a private server next to a bare XADD on the same one."""
+    with servers.running(name, tcp=True) as server:
+        store = open_store(server.url, installation="bench")
+        client: Redis = Redis(port=server.port)
+        try:
+            return await measure(name, store, lambda r: client.xadd("bare", {"r": r}), steps, size_bytes)
+        finally:
+            await store.aclose()
+            await client.aclose()
+
+
+def main() -> None:
+    """Print one line per store, and the figures as JSON at the end."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--size-bytes", type=int, default=4000)
+    parser.add_argument("--server", default="redis-7.0", choices=servers.NAMES)
+    given = parser.parse_args()
+    found = [
+        asyncio.run(sqlite_overhead(given.steps, given.size_bytes)),
+        asyncio.run(redis_overhead(given.server, given.steps, given.size_bytes)),
+    ]
+    for one in found:
+        print(one)
+    print(json.dumps([{**vars(one), "ratio": round(one.ratio, 3)} for one in found]))
+
+
+if __name__ == "__main__":
+    main()
