@@ -96,7 +96,7 @@ def test_a_key_secret_that_cannot_be_used_is_refused(data: dict[str, str]) -> No
 
 
 def a_pod(uid: str, attempt: int) -> PodView:
-    return PodView(uid, uid, True, attempt, "Running", SystemClock().now_epoch_ms())  # type: ignore[arg-type]  # Attempt
+    return PodView(uid, uid, True, attempt, "Running", SystemClock().now_epoch_ms())  # type: ignore[arg-type]  # an int stands for Attempt
 
 
 def test_a_pod_that_is_gone_is_remembered_until_the_next_attempt_has_one() -> None:
