@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,8 +38,8 @@ def copy(finished: LocalRuns, tmp_path: Path) -> LocalRuns:
 def halfway(tmp_path_factory: pytest.TempPathFactory) -> LocalRuns:
     """A run that was killed halfway, for tests that refuse to go on with it."""
     local = LocalRuns(tmp_path_factory.mktemp("halfway"))
-    process = local.start("run", PAUSE_S="0.1")
-    local.until_effects(6)
+    process = local.start("run", HOLD="file 2")
+    local.until_held("file 2")
     process.kill()
     local.close()
     return local
@@ -289,7 +288,6 @@ def test_a_waiting_run_goes_on_when_it_is_settled_elsewhere(runs: LocalRuns) -> 
     """C42: an answer is taken up without a nudge."""
     process = runs.start("mail", "--wait", EVERSTEP_FAULTS="after_effect:1@1=kill")
     runs.until("the question", lambda: "Uncertain" in runs.cli("local", "list").stdout)
-    time.sleep(0)
     assert process.poll() is None
     settled = runs.cli("local", "settle", "monday", "0", "--done", "seen")
     assert "the run goes on now" in settled.stdout

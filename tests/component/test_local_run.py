@@ -120,11 +120,12 @@ def test_other_goal_inputs_or_entrypoint_for_a_run_are_refused_by_name(runs: Loc
 
 
 def test_a_run_that_is_being_run_is_refused_and_goes_on_undisturbed(runs: LocalRuns) -> None:
-    first = runs.start("run", PAUSE_S="0.2")
-    runs.until_effects(2)
+    first = runs.start("run", HOLD="look 1")
+    runs.until_held("look 1")
     second = runs.run()
     assert second.returncode == 75
     assert f"being run by process {first.pid}" in second.stderr
+    runs.go()
     assert first.wait(60) == 0
     assert set(runs.count().values()) == {1}
 
@@ -165,24 +166,29 @@ def test_an_exception_of_the_agent_fails_the_run_once(runs: LocalRuns) -> None:
 
 
 def test_ctrl_c_lets_the_step_finish_and_says_how_to_go_on(runs: LocalRuns) -> None:
-    process = runs.start("run", PAUSE_S="0.5")
-    runs.until_effects(3)
+    process = runs.start("run", HOLD="look 1")
+    runs.until_held("look 1")
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    assert process.stdout is not None
+    out = ""
+    while "stopping · the step in flight has 10 s to finish" not in out:
+        line = process.stdout.readline()
+        assert line, out
+        out += line
+    runs.go()
+    out += process.communicate(timeout=30)[0]
     assert process.returncode == 130, out
-    assert "stopping · the step in flight has 10 s to finish" in out
     assert "go on with\n  everstep local run agents:run --goal Triage --run-id monday" in out
-    seen = len(runs.effects())
+    assert len(runs.effects()) == 3, "no new step began"
     assert runs.json("local", "get", "monday")["summary"] == "Stopped"
     done = runs.run()
     assert done.returncode == 0
-    assert len(runs.effects()) == 10
-    assert seen < 10
-    assert set(runs.count().values()) == {1}, "the step in flight finished, so nothing ran twice"
+    assert "3 steps replayed" in done.stdout
+    assert runs.count() == {f"{name} {n}": 1 for n in range(5) for name in ("look", "file")}, "nothing ran twice"
 
 
 def test_a_second_ctrl_c_ends_the_step_at_once(runs: LocalRuns) -> None:
-    process = runs.start("run", PAUSE_S="30")
+    process = runs.start("run", HOLD="look 0")
     runs.until_effects(1)
     agent = runs.agent_pid(process)
     process.send_signal(signal.SIGINT)
@@ -227,10 +233,11 @@ def test_what_a_step_left_behind_is_ended_before_the_next_attempt(runs: LocalRun
 
 
 def test_no_supervise_runs_one_attempt_in_the_very_process(runs: LocalRuns) -> None:
-    process = runs.start("run", "--no-supervise", PAUSE_S="0.2")
-    runs.until_effects(2)
+    process = runs.start("run", "--no-supervise", HOLD="look 1")
+    runs.until_held("look 1")
     assert children(process.pid) == []
     assert runs.run().returncode == 75, "it holds the locks"
+    runs.go()
     assert process.wait(60) == 0
     assert runs.run().stdout.splitlines()[-1] == "triaged"
     assert set(runs.count().values()) == {1}

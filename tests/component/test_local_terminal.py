@@ -71,9 +71,11 @@ def runs(tmp_path: Path) -> Iterator[LocalRuns]:
 
 def test_a_run_on_a_terminal_ctrl_c_and_resume(runs: LocalRuns) -> None:
     command = ("local", "run", "agents:run", "--goal", "Triage", "--run-id", "monday")
-    first = Terminal(runs, *command, PAUSE_S="0.3")
-    first.until(lambda text: "#2" in text)
+    first = Terminal(runs, *command, HOLD="look 1")
+    runs.until_held("look 1")
     first.press(b"\x03")
+    first.until(lambda text: "stopping" in text)
+    runs.go()
     assert first.end() == 130
     assert "\x1b[" in first.text, "a terminal gets colours"
     assert "stopping · the step in flight has 10 s to finish" in first.plain

@@ -74,9 +74,9 @@ def test_kill_9_of_the_agent_over_and_over(runs: LocalRuns) -> None:
 
 
 def test_kill_9_of_the_supervisor_takes_the_agent_with_it_and_the_same_command_goes_on(runs: LocalRuns) -> None:
-    for effects in (1, 4, 7):
-        process = runs.start("run", PAUSE_S="0.2")
-        runs.until_effects(effects)
+    for word in ("look 0", "file 1", "look 3"):
+        process = runs.start("run", HOLD=word)
+        runs.until_held(word)
         agent = runs.agent_pid(process)
         kill(process.pid)
         process.wait()
@@ -84,7 +84,9 @@ def test_kill_9_of_the_supervisor_takes_the_agent_with_it_and_the_same_command_g
     done = runs.run()
     assert done.returncode == 0, done.stdout + done.stderr
     whole(runs, 10)
-    assert sum(runs.count().values()) <= 13
+    counts = runs.count()
+    assert {word for word, times in counts.items() if times > 1} == {"look 0", "file 1", "look 3"}
+    assert sum(counts.values()) == 13, "each step in flight ran once more, no other"
     assert "steps replayed" in done.stdout
     assert "chain verified" in done.stdout
     assert "was in flight: running again" in done.stdout
@@ -96,8 +98,8 @@ def test_kill_9_of_the_supervisor_while_the_agent_is_stopped(runs: LocalRuns) ->
     import os
     import signal
 
-    process = runs.start("run", PAUSE_S="0.2")
-    runs.until_effects(3)
+    process = runs.start("run", HOLD="look 1")
+    runs.until_held("look 1")
     agent = runs.agent_pid(process)
     os.kill(agent, signal.SIGSTOP)
     kill(process.pid)
@@ -108,8 +110,8 @@ def test_kill_9_of_the_supervisor_while_the_agent_is_stopped(runs: LocalRuns) ->
 
 
 def test_a_mail_in_flight_at_the_supervisors_death_is_never_sent_twice(runs: LocalRuns) -> None:
-    process = runs.start("mail", PAUSE_S="30")
-    runs.until_effects(1)
+    process = runs.start("mail", HOLD="send 0")
+    runs.until_held("send 0")
     kill(process.pid)
     process.wait()
     done = runs.run("mail")

@@ -28,22 +28,28 @@ def note(word):
     os.write(fd, (word + "\\n").encode())
     os.close(fd)
 
+async def pause(word):
+    """PAUSE_S; the step named by HOLD stays until there is a file `go`."""
+    await asyncio.sleep(PAUSE_S)
+    while os.environ.get("HOLD") == word and not os.path.exists("go"):
+        await asyncio.sleep(0.02)
+
 @everstep.step(effect="read")
 async def look(n: int) -> int:
     note(f"look {n}")
-    await asyncio.sleep(PAUSE_S)
+    await pause(f"look {n}")
     return n
 
 @everstep.step(effect="idempotent")
 async def file(n: int) -> str:
     note(f"file {n} {everstep.idempotency_key()}")
-    await asyncio.sleep(PAUSE_S)
+    await pause(f"file {n}")
     return f"T-{n}"
 
 @everstep.step(effect="at_most_once")
 async def send(n: int) -> str:
     note(f"send {n}")
-    await asyncio.sleep(PAUSE_S)
+    await pause(f"send {n}")
     return f"M-{n}"
 
 @everstep.step(effect="read")
@@ -180,6 +186,14 @@ class LocalRuns:
     def until_effects(self, number: int) -> None:
         """Wait for that many effects."""
         self.until(f"{number} effects", lambda: len(self.effects()) >= number)
+
+    def until_held(self, word: str, times: int = 1) -> None:
+        """Wait until the step named by HOLD has begun."""
+        self.until(f"{word} to begin", lambda: self.count()[word] >= times)
+
+    def go(self) -> None:
+        """Let the step named by HOLD end."""
+        (self.home / "go").touch()
 
     def until_effects_or_end(self, number: int, process: "subprocess.Popen[str]") -> None:
         """Wait for that many effects, or for the process to end."""

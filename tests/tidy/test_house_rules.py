@@ -139,6 +139,7 @@ ENVIRONMENT_READERS = {
     "agent_image/everstep/faults.py",
     "operator/everstep_operator/settings.py",
     "operator/everstep_operator/__main__.py",
+    "operator/everstep_operator/inspect.py",  # a process of its own, started by kubectl exec
 }
 
 
