@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from everstep import faults
+from everstep.clock import Clock, SystemClock
 from everstep.errors import Diverged, JournalLost
 from everstep.ids import Attempt as AttemptNumber
 from everstep.ids import InboxId, JournalId, Owner, Seq
@@ -57,7 +58,7 @@ class Ended(Generic[R]):
 
 class MemoryRun(Generic[R]):
     """One run on a journal in memory, attempt by attempt. `seed` decides latencies' jitter and drawn values; `key` signs the
-    chain as on a cluster (None = as in local mode)."""
+    chain as on a cluster (None = as in local mode). `real_time` waits really: threads do not know virtual time."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class MemoryRun(Generic[R]):
         store: MemoryStore | None = None,
         key: bytes | None = None,
         park_linger_s: float = 30.0,
+        real_time: bool = False,
     ) -> None:
         self.agent = agent
         self.goal = goal
@@ -77,6 +79,7 @@ class MemoryRun(Generic[R]):
         self.journal_id = JournalId("memory-run")
         self.chain = Chain(self.journal_id, key)
         self.clock = VirtualClock(seed)
+        self.real_time = real_time
         self.park_linger_s = park_linger_s
         self.number = 0
         self.bodies: Counter[str] = Counter()
@@ -100,10 +103,11 @@ class MemoryRun(Generic[R]):
         """Fence and run the next attempt. `crash_at` is `point` or `point:n` (its nth time) or `any:n`. `on_point` hears of every
         point that is reached."""
         self.number += 1
-        loop = AgentLoop(self.clock, VirtualSelector(self.clock, self._threads_busy))
+        clock: Clock = SystemClock() if self.real_time else self.clock
+        loop = AgentLoop(clock, None if self.real_time else VirtualSelector(self.clock, self._threads_busy))
         faults.listen(self._listener(crash_at, on_point))
         try:
-            end, value = host(loop, self._run(loop, predecessor_dead, run_to_end, config), self.store.aclose)
+            end, value = host(loop, self._run(loop, clock, predecessor_dead, run_to_end, config), self.store.aclose)
         except SimulatedCrash:
             return Ended("crashed")
         except BaseException as e:
@@ -165,6 +169,7 @@ class MemoryRun(Generic[R]):
     async def _run(
         self,
         loop: AgentLoop,
+        clock: Clock,
         predecessor_dead: bool,
         run_to_end: bool,
         config: dict[str, Any],  # fields of EngineConfig
@@ -188,7 +193,7 @@ class MemoryRun(Generic[R]):
         settings: dict[str, Any] = {"park_linger_s": self.park_linger_s} | config
         engine_config = EngineConfig(self.journal_id, number, predecessor_dead=predecessor_dead, **settings)
         attempt = self._last = Attempt(
-            loop, store, lambda: self.agent, identity, engine_config, self.clock, run_to_end=run_to_end
+            loop, store, lambda: self.agent, identity, engine_config, clock, run_to_end=run_to_end
         )
         end = await attempt.run()
         value = None

@@ -171,6 +171,16 @@ class Delivery:
             self._resolve(record, call)
         return engine.stop_reason is None and self._loading is None
 
+    @property
+    def told_next(self) -> bool:
+        """The record tells of another call and of another outcome."""
+        return not self.live and bool(self.engine.history.claims) and bool(self.queue)
+
+    def deliver_to(self, call: StepCall) -> None:
+        """Deliver the head outcome if it is this call's: a sync agent waits for nothing else."""
+        if self.queue and self.queue[0].key == call.key and self.engine.stop_reason is None:
+            self._deliver_next()
+
     def _take(self, record: Record) -> None:
         self.queue.popleft()
         if record.time > self.run_time_ms:

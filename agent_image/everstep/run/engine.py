@@ -325,6 +325,8 @@ class Engine:
             )
         elif inline and self.thread is not None:
             run.patient = True
+            self.thread_bodies += 1
+            run.end.add_done_callback(lambda _end: self._thread_free(inline=True))
             self.thread.run_body(run, lambda: function(*args, **kwargs), context)
         else:
             self.thread_bodies += 1
@@ -332,14 +334,15 @@ class Engine:
             run.start_thread(lambda: function(*args, **kwargs), context, step.name)
         return run, body
 
-    def _thread_free(self) -> None:
+    def _thread_free(self, *, inline: bool = False) -> None:
         self.thread_bodies -= 1
-        self._threads.release()
+        if not inline:
+            self._threads.release()
 
     @property
     def threads_busy(self) -> bool:
         """A thread is at work; it takes real time even where time is virtual."""
-        return self.thread_bodies > 0 or (self.thread is not None and (self.thread.busy or self.bodies > 0))
+        return self.thread_bodies > 0 or (self.thread is not None and self.thread.busy)
 
     def body_ended(self) -> None:
         self.bodies -= 1

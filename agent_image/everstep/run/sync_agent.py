@@ -9,7 +9,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from everstep.errors import Frozen
 from everstep.journal.records import Json
@@ -28,18 +28,27 @@ class SyncWaiter:
 
     def __init__(self, thread: "SyncAgentThread") -> None:
         self._thread = thread
-        self._done = False
+        self._act: Callable[[], Any] | None = None  # gives the step's own result
+        self.direct = False
+        """Answered within the agent's own thread."""
 
     def set_result(self, result: object) -> None:
-        self._done = True
-        self._thread.answer(lambda: result)
+        self._set(lambda: result)
 
     def set_exception(self, error: BaseException) -> None:
-        self._done = True
-        self._thread.answer(lambda: _throw(error))
+        self._set(lambda: _throw(error))
+
+    def _set(self, act: Callable[[], Any]) -> None:  # as `_act`
+        self._act = act
+        if not self.direct:
+            self._thread.answer(act)
 
     def done(self) -> bool:
-        return self._done
+        return self._act is not None
+
+    def result(self) -> Any:  # as `_act`
+        assert self._act is not None
+        return self._act()
 
 
 class SyncAgentThread:
@@ -77,14 +86,44 @@ class SyncAgentThread:
     def call_step(
         self, scope: Scope, step: Step[..., Any], data: Mapping[str, Json], digest: str
     ) -> Any:  # the step's result
+        waiter = SyncWaiter(self)
         context = contextvars.copy_context()
+        if self._engine.delivery.told_next:
+            call = StepCall(scope.next_step(), step, data, digest, context, waiter)
+            self._replay(call, waiter)
+            return waiter.result() if call.delivered else self.ask(lambda: self._adopt(call))
 
         def request() -> None:
-            call = StepCall(scope.next_step(), step, data, digest, context, SyncWaiter(self))
-            self._call = call
+            call = StepCall(scope.next_step(), step, data, digest, context, waiter)
+            self._adopt(call)
             self._engine.begin(call)
 
         return self.ask(request)
+
+    def _replay(self, call: StepCall, waiter: SyncWaiter) -> None:
+        """A call that the record tells of is answered here and now: while agent code runs and history lasts, the loop's thread
+        touches none of this, and two thread switches per step would make replay slow."""
+        waiter.direct = True
+        try:
+            self._engine.begin(call)
+            self._engine.delivery.deliver_to(call)
+        except Exception:
+            raise
+        except BaseException as e:  # a test's crash: it ends the loop, not this thread
+            error = e
+            self._to_loop(lambda: _throw(error))
+        if self._engine.stop_reason is not None:
+            self._stand_still()
+        waiter.direct = False
+
+    def _stand_still(self) -> NoReturn:
+        """The attempt is over (diverged): agent code never goes on, not even into its `finally` blocks."""
+        self._to_loop(self._engine.poke)
+        while True:
+            threading.Event().wait()
+
+    def _adopt(self, call: StepCall) -> None:
+        self._call = call
 
     def sleep_until(self, scope: Scope, when_s: Callable[[], float]) -> None:
         """A durable timer; `when_s` is asked in the loop's thread, where run time is."""
@@ -96,6 +135,12 @@ class SyncAgentThread:
         self.ask(request)
 
     def draw_value(self, scope: Scope, name: str, draw: Callable[[], Json]) -> Json:
+        if self._engine.history.claims:
+            try:
+                return self._engine.draw_value(scope, name, draw)
+            except Frozen:
+                self._stand_still()
+
         def request() -> None:
             value = self._engine.draw_value(scope, name, draw)
             self.answer(lambda: value)
