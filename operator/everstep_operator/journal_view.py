@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Final, TypeVar
 
 from everstep.clock import Clock
-from everstep.errors import JournalUnavailable, JournalUnreadable
+from everstep.errors import BadStore, JournalUnavailable, JournalUnreadable
 from everstep.ids import Attempt, EpochMs, InboxId, JournalId, RecordHash, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.inbox import CancelBody, SettleBody, make_entry
@@ -194,6 +194,9 @@ class Journals:
         except JournalUnavailable:
             self._note_down()
             raise
+        except BadStore as e:
+            self._note_down()  # a wrong password or a missing right: cured at the store, so runs wait like in any outage
+            raise JournalUnavailable(str(e)) from e
         self._down_since = None
         return answer
 
