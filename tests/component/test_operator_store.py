@@ -1,4 +1,4 @@
-"""The operator when the journal store makes trouble, and what it leaves alone: runs wait, nothing is lost or taken from others."""
+"""The operator when the journal store makes trouble, and what it leaves alone: runs wait, nothing is lost or taken."""
 
 import asyncio
 import time
