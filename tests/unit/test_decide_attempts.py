@@ -446,6 +446,41 @@ def test_a_park_settles_old_doubts() -> None:
     assert turn.status.unproven_attempt == 0
 
 
+def test_a_parked_pod_that_nobody_saw_end_is_no_doubt() -> None:
+    entries = attempts({"endTime": "2026-02-02T02:00:00Z", "class": "Parked", "proven": False}, {"cause": "TimerDue"})
+    turn = Case(status=status(2, entries=entries), journal=journal(7, last=park(7, 1, wake=NOW))).turn()
+    assert create_of(turn.decision).predecessor_dead is True
+    assert turn.status.unproven_attempt == 0
+
+
+def test_attempts_that_the_status_does_not_know_are_in_doubt() -> None:
+    turn = Case(status=status(2), journal=journal(4, attempt=7)).turn()
+    assert turn.status.unproven_attempt == 7
+
+
+def test_a_refusal_of_the_number_before_does_not_hold_up_the_next() -> None:
+    refusal = Refusal(Asked.CREATE_POD, 409, "ForeignPod", "taken", NOW, 1, attempt=pod(2).attempt)
+    entries = attempts(
+        {"endTime": "2026-02-02T02:00:00Z", "class": "Stopped", "reason": "Renumbered", "proven": True},
+        {"proven": True},
+        {},
+    )
+    turn = Case(
+        status=status(3, entries=entries), journal=journal(4, attempt=2, owner=None), refusals=(refusal,)
+    ).turn()
+    assert "CreatePod(3)" in turn.acts
+
+
+def test_an_image_that_is_missing_on_this_node_only() -> None:
+    """A run that has come far is not failed because the next node never had its image."""
+    view = pod(2, state=ContainerState.WAITING, agent_reason="ErrImageNeverPull", agent_message="not present")
+    held = status(2, agentImage="sha256:abc", agentImageFrom="registry.example/agent:1")
+    turn = Case(status=held, pods=(view,), journal=journal(9, attempt=2, owner=None)).turn()
+    assert turn.condition("Finished")[0] == "False"
+    assert turn.last_attempt().class_ == "NotStarted"
+    assert turn.acts == ["DeletePod(triage-2)"]
+
+
 def test_an_attempt_that_wrote_nothing_leaves_nothing_in_flight() -> None:
     """Attempt 2 was lost unseen but never wrote: the newest record is attempt 1's, which is proved dead."""
     entries = attempts(

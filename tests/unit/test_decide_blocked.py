@@ -1,7 +1,7 @@
 """What keeps a run from starting, and what its messages tell a user to do (failures A2, E14-E19, E26-E28)."""
 
 import pytest
-from tests.support.observed import NO_JOURNAL, NOW, Case, at, attempts, journal, pod, running, spec, status
+from tests.support.observed import NO_JOURNAL, NOW, TIMER, Case, at, attempts, journal, park, pod, running, spec, status
 
 from everstep_operator.decide.model import Asked, ContainerState, JournalDown, NodeView, Refusal
 
@@ -238,6 +238,21 @@ def test_an_unreachable_store_is_no_verdict() -> None:
     assert live.condition("JournalHealthy") == ("False", "JournalUnreachable")
     new = Case(journal=down).turn()
     assert new.word == "Blocked/JournalUnreachable"
+
+
+def test_a_store_that_is_away_makes_no_noise_about_parked_runs() -> None:
+    """C61, E30: ten thousand parked runs, and not one write."""
+    down = JournalDown("refused", NOW)
+    parked = Case(status=status(1), journal=journal(5, last=park(5, 1, TIMER, wake=NOW + 60_000))).turn()
+    assert parked.decision.status is not None
+    held = dict(parked.decision.status.status)
+    turn = Case(status=held, journal=down).turn()
+    assert turn.decision.status is None
+    assert turn.decision.events == ()
+    assert turn.looks_again_in_s() == 60
+    due = Case(status=held, journal=down, now=at(60_000)).turn()
+    assert due.word == "Blocked/JournalUnreachable"
+    assert due.looks_again_in_s() == 5
 
 
 def test_suspending_needs_no_journal() -> None:

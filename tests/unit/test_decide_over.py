@@ -9,6 +9,7 @@ from tests.support.observed import (
     NOW,
     UNCERTAIN,
     Case,
+    at,
     attempts,
     ended,
     finished,
@@ -18,10 +19,12 @@ from tests.support.observed import (
     park,
     pod,
     running,
+    said,
     spec,
     status,
 )
 
+from everstep.contract import StopReason
 from everstep.journal.records import canonical
 from everstep_operator.decide.model import Fence, JournalDown, MarkDeleted
 
@@ -247,6 +250,42 @@ def test_a_newest_record_that_is_not_genuine_is_never_believed() -> None:
     assert turn.word == "Failed/JournalTampered"
     assert turn.status.checkpoint is not None
     assert turn.status.checkpoint.seq == 9
+
+
+def test_a_tampered_journal_never_becomes_the_anchor() -> None:
+    """Neither at the verdict, nor while it stands, nor when a changed spec has it looked at again."""
+    forged = replace(journal(12), at_anchor=hash_of(99))
+    held = dict(status(1, anchor=9))
+    for generation in (1, 1, 2, 2, 3):
+        turn = Case(status=held, journal=forged, generation=generation).turn()
+        assert turn.status.checkpoint is not None
+        assert (turn.status.checkpoint.seq, turn.status.checkpoint.hash) == (9, hash_of(9))
+        assert turn.condition("JournalVerified") == ("False", "JournalTampered")
+        assert not any(a.startswith("CreatePod") for a in turn.acts)
+        held = dict(turn.decision.status.status) if turn.decision.status else held
+
+
+def test_what_the_sdk_refused_stays_refused_until_an_attempt_proves_the_chain() -> None:
+    refused = ended(1, 65, agent_message=said(StopReason.JOURNAL_TAMPERED, bad_seq=3))
+    first = Case(status=status(1, anchor=2), pods=(refused,), journal=journal(7)).turn()
+    assert first.word == "Failed/JournalTampered"
+    assert first.status.checkpoint is not None
+    assert first.status.checkpoint.seq == 2
+    assert first.decision.status is not None
+    again = Case(status=dict(first.decision.status.status), journal=journal(7), generation=2).turn()
+    assert again.status.attempt == 2
+    assert again.condition("JournalVerified")[0] == "False"
+    assert again.decision.status is not None
+    live = Case(
+        status=dict(again.decision.status.status),
+        pods=(pod(2),),
+        journal=journal(8, attempt=2, progress=running(2)),
+        generation=2,
+        now=at(60_000),
+    ).turn()
+    assert live.condition("JournalVerified") == ("True", "Verified")
+    assert live.status.checkpoint is not None
+    assert live.status.checkpoint.seq == 8
 
 
 def test_a_restored_journal_is_looked_at_again_when_the_spec_changes() -> None:

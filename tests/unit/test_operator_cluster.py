@@ -22,7 +22,7 @@ def told(reason: str = "", message: str = "no", **details: Any) -> dict[str, obj
     ("status", "body", "kind", "retryable"),
     [
         (400, told("BadRequest"), errors.Invalid, False),
-        (401, told("Unauthorized"), errors.Forbidden, False),
+        (401, told("Unauthorized"), errors.ClusterUnavailable, True),
         (403, told("Forbidden", "exceeded quota: pods"), errors.Forbidden, False),
         (404, told("NotFound"), errors.NotFound, False),
         (409, told("AlreadyExists"), errors.AlreadyExists, False),

@@ -121,11 +121,11 @@ def test_a_name_that_has_a_new_run_tells_of_the_old_one() -> None:
 
 
 def test_health_complains_only_of_what_a_restart_cures() -> None:
-    fine = Vitals(queue_oldest_s=1, watching=True, resync_loop_alive=True, resync_age_s=9999, ready=True)
+    fine = Vitals(queue_stuck_s=1, watching=True, resync_loop_alive=True, resync_age_s=9999, ready=True)
     assert complaints(fine) == []
     assert complaints(dataclasses.replace(fine, watching=False))
     assert complaints(dataclasses.replace(fine, resync_loop_alive=False))
-    assert complaints(dataclasses.replace(fine, queue_oldest_s=1000))
+    assert complaints(dataclasses.replace(fine, queue_stuck_s=1000))
 
 
 @pytest.mark.parametrize("spec", ["no_such_point=kill", "after_bump=explode"])

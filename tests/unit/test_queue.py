@@ -193,3 +193,31 @@ async def test_workers_retry_what_failed_and_look_again_when_asked() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert errors == ["bad: not yet"] * 2
+
+
+async def test_a_long_queue_is_not_stuck_while_workers_finish() -> None:
+    """E23: an outage of the API server must not have the operator restarted."""
+    now = [0.0]
+    keys: KeyQueue[str] = KeyQueue(base_s=1, max_s=1, jitter=lambda: 0)
+    release = asyncio.Event()
+
+    async def work(key: str) -> float | None:
+        await release.wait()
+        release.clear()
+        return None
+
+    q = WorkQueue(keys, work, lambda key, error: 0.0, workers=1, monotonic_s=lambda: now[0])
+    task = asyncio.create_task(q.run())
+    for key in "abc":
+        q.add(key)
+    await asyncio.sleep(0)
+    now[0] = 500.0
+    assert q.stuck_s() == 500
+    release.set()
+    async with asyncio.timeout(5):
+        while q.stuck_s() > 0:
+            await asyncio.sleep(0)
+    assert q.oldest_wait_s() == 500
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -9,6 +9,7 @@ etcd's counter is the token, the store refuses lower ones, the pod's name is the
 from collections.abc import Sequence
 
 from everstep.ids import Attempt
+from everstep.journal.records import Park
 from everstep_operator.api.models import AgentRunStatus, AttemptStatus, Checkpoint, Losses
 from everstep_operator.api.times import rfc3339
 from everstep_operator.api.words import Cause, End, LossClass, Reason, Summary
@@ -33,6 +34,7 @@ _REASON_OF_CLASS: dict[str, Reason] = {
     LossClass.NOT_STARTED: Reason.NOT_STARTED,
 }
 FOREIGN_POD = "ForeignPod"
+_NODE_AT_FAULT = (End.NODE_UNREACHABLE, End.STUCK_TERMINATING, End.PENDING_TOO_LONG, Reason.ERR_IMAGE_NEVER_PULL)
 
 
 def starting_reason(look: Look) -> Reason:
@@ -86,12 +88,18 @@ def _first_anchor(look: Look, status: AgentRunStatus) -> AgentRunStatus:
 def doubt(look: Look, status: AgentRunStatus) -> AgentRunStatus:
     """Note the newest attempt that wrote records and was given up without proof of its death. What such a process had in flight
     may still happen, so later attempts are not told that their predecessors are dead, until a park settles it."""
-    last = look.journal.last if look.journal else None
-    if last is None:
+    if look.journal is None or look.head is None or look.head.seq == 0:
         return status
-    unproven = any(a.number == last.attempt and a.number < status.attempt and not a.proven for a in status.attempts)
-    if unproven and status.unproven_attempt < last.attempt:
-        return status.model_copy(update={"unproven_attempt": last.attempt})
+    last = look.journal.last
+    if isinstance(last, Park):
+        return status  # a park ends with no body in flight
+    unproven = [
+        a.number
+        for a in status.attempts
+        if not a.proven and a.number < status.attempt and (last is None or a.number == last.attempt)
+    ]
+    if unproven and status.unproven_attempt < max(unproven):
+        return status.model_copy(update={"unproven_attempt": max(unproven)})
     return status
 
 
@@ -101,12 +109,15 @@ def journal_ahead(look: Look) -> Plan | None:
     journal = look.journal
     if journal is None or journal.attempt <= look.attempt:
         return None
-    alive = next((p for p in look.live_pods if p.attempt == journal.attempt), None)
+    alive = any(p.attempt == journal.attempt for p in look.live_pods)
+    # A pod that lives and holds the fence is the current attempt: replacing it would lose a step for nothing.
+    number = journal.attempt if alive else journal.attempt + 1
     status = _close(look, End.RENUMBERED)
-    if alive is None:
-        return begin(look, status, Cause.RENUMBERED, number=journal.attempt + 1)
-    # Its pod lives and holds the fence: it is the current attempt, and replacing it would lose a step for nothing.
-    return begin(look, status, Cause.RENUMBERED, number=journal.attempt)
+    if journal.last is not None:
+        # Of the attempts that the status does not know nobody can say how they ended.
+        doubtful = max(status.unproven_attempt, min(journal.last.attempt, number - 1))
+        status = status.model_copy(update={"unproven_attempt": doubtful})
+    return begin(look, status, Cause.RENUMBERED, number=number)
 
 
 def _close(look: Look, reason: End) -> AgentRunStatus:
@@ -217,7 +228,7 @@ def _same_repository(named: str, pinned: str) -> bool:
 
 def _lost_nodes(look: Look) -> tuple[str, ...]:
     before = next((a for a in reversed(look.status.attempts) if a.number < look.attempt), None)
-    lost = before is not None and before.reason in (End.NODE_UNREACHABLE, End.STUCK_TERMINATING) and before.node
+    lost = before is not None and before.reason in _NODE_AT_FAULT and before.node
     return (before.node,) if before is not None and lost else ()
 
 

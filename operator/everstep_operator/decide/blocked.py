@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from everstep.ids import EpochMs
+from everstep_operator.api.times import epoch_ms
 from everstep_operator.api.words import EventReason, Reason, Summary
 from everstep_operator.decide import pods
 from everstep_operator.decide.look import Look
@@ -96,9 +97,27 @@ def journal_down(look: Look) -> Plan | None:
     before = look.run.status
     if look.live_pods and before.summary and before.summary != Summary.BLOCKED:
         plan = replace(plan, summary=Summary(before.summary), reason=before.reason, message="", events=())
+    if _at_rest(look):
+        # It needs neither pod nor journal now, and thousands may be like it: nothing is written, nothing is told.
+        return replace(
+            plan, quiet=True, events=(), look_again=epoch_ms(before.waiting.wake_time) if before.waiting else None
+        )
     if look.spec.desired_state == "Suspended":
         plan = plan.plus(*(d for p in look.live_pods for d in pods.delete(p, "suspended")))
     return plan
+
+
+def _at_rest(look: Look) -> bool:
+    """Parked with nothing due, or suspended, with the spec as it was."""
+    before = look.run.status
+    if before.observed_generation != look.run.generation or look.live_pods:
+        return False
+    if before.summary == Summary.SUSPENDED:
+        return True
+    wake = epoch_ms(before.waiting.wake_time) if before.waiting else None
+    parked = before.summary in (Summary.WAITING, Summary.UNCERTAIN)
+    answered = any(r.response is not None and r.state in ("", "Open") for r in look.seen.requests)
+    return parked and not look.past(wake) and not look.past(look.deadline) and not answered
 
 
 def spec_invalid_message(error: str) -> str:

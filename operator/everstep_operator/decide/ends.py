@@ -21,7 +21,7 @@ _CHARGED = (LossClass.OUT_OF_MEMORY, LossClass.APPLICATION)
 def end_attempt(look: Look, loss: Loss) -> Plan:
     """Record how the current attempt ended, and what follows from it: the next attempt, a wait, or failure."""
     entry = _ended_entry(look, loss)
-    status = replace_entry(look.status, entry)
+    status = replace_entry(look.status, entry).model_copy(update={"pod": "", "node": ""})
     if entry.class_ == LossClass.STOPPED:
         # Its pod was taken away on purpose (suspended, cancelled): nothing was lost.
         return ended(look.with_status(status)) or _at_rest(look, status)
@@ -61,9 +61,7 @@ def ended(look: Look) -> Plan | None:
     if entry.end_time is None:
         return None
     if entry.class_ == LossClass.STOPPED:
-        cause = (
-            {End.RENUMBERED: Cause.RENUMBERED}.get(End(entry.reason), Cause.RESUMED) if entry.reason else Cause.RESUMED
-        )
+        cause = Cause.RENUMBERED if entry.reason == End.RENUMBERED else Cause.RESUMED
         return attempts.begin(look, look.status, Cause.CANCELLING if look.cancelling else cause)
     due = EpochMs((epoch_ms(entry.end_time) or look.now) + backoff_ms(look, entry.class_))
     if look.past(due):

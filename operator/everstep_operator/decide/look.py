@@ -9,7 +9,7 @@ from everstep.journal.records import Finished, Park
 from everstep.journal.store import Head
 from everstep_operator.api.models import AgentRunSpec, AgentRunStatus, AttemptStatus, Losses
 from everstep_operator.api.times import epoch_ms, rfc3339
-from everstep_operator.api.words import Cond
+from everstep_operator.api.words import Cond, Reason
 from everstep_operator.decide.losses import is_over
 from everstep_operator.decide.model import Asked, JournalDown, JournalView, Observed, PodView, Refusal, Rules, RunView
 
@@ -131,7 +131,13 @@ class Look:
     def refusal(self, asked: Asked) -> Refusal | None:
         """The standing refusal of this action for the spec as it is now."""
         return next(
-            (r for r in self.seen.refusals if r.action is asked and r.generation == self.run.generation),
+            (
+                r
+                for r in self.seen.refusals
+                if r.action is asked
+                and r.generation == self.run.generation
+                and (asked is not Asked.CREATE_POD or r.attempt in (None, self.attempt))
+            ),
             None,
         )
 
@@ -158,10 +164,30 @@ def _absorb(seen: Observed, run: RunView, spec: AgentRunSpec, now: EpochMs) -> A
     if progress is not None and progress > status.progress_seq:
         updated = updated.model_copy(update={"progress_seq": int(progress), "losses": Losses()})
     last = journal.last
-    if isinstance(last, Park) and last.attempt > status.unproven_attempt > 0:
+    if isinstance(last, Park) and last.attempt >= status.unproven_attempt > 0:
         # A park ends with no body in flight: whatever a process given up for lost had begun is settled by now.
         updated = updated.model_copy(update={"unproven_attempt": 0})
     return updated
+
+
+def chain_doubt(look: Look) -> tuple[Reason, str] | None:
+    """Why the journal cannot be the one that the anchor was taken from; None if it may be (or was not read)."""
+    journal, anchor = look.journal, look.anchor
+    if journal is None:
+        return None
+    if journal.tampered:
+        return Reason.JOURNAL_TAMPERED, journal.tampered
+    if anchor.seq == 0:
+        return None
+    have = journal.head.seq if journal.head else 0
+    if have < anchor.seq or journal.at_anchor is None:
+        behind = f"the journal ends at record {have}" if have < anchor.seq else f"record {anchor.seq} is missing"
+        what = f"{behind}, but record {anchor.seq} was confirmed before: the store lost it, or an old copy was restored"
+        return Reason.JOURNAL_LOST, what
+    if journal.at_anchor != anchor.hash:
+        hashes = f"its hash is {journal.at_anchor[:12]}…, the anchor says {anchor.hash[:12]}…"
+        return Reason.JOURNAL_TAMPERED, f"record {anchor.seq} is not the one that was confirmed: {hashes}"
+    return None
 
 
 def replace_entry(status: AgentRunStatus, entry: AttemptStatus) -> AgentRunStatus:

@@ -14,7 +14,7 @@ from everstep_operator.api.models import AgentRunStatus, RunResult
 from everstep_operator.api.times import epoch_ms, rfc3339
 from everstep_operator.api.words import Cause, Cond, End, EventReason, LossClass, Reason, Summary
 from everstep_operator.decide import attempts, pods, questions
-from everstep_operator.decide.look import Look, attempt_of, current, replace_entry
+from everstep_operator.decide.look import Look, attempt_of, chain_doubt, current, replace_entry
 from everstep_operator.decide.model import AddInbox, DeleteRun, Fence
 from everstep_operator.decide.plan import Over, Plan, normal, warning
 
@@ -95,7 +95,7 @@ def _reopened(look: Look) -> Plan:
 
 def never_started(look: Look) -> Plan | None:
     """Cancelled, suspended or out of time before attempt 1: there is no process and no journal to ask."""
-    if look.attempt > 0:
+    if look.attempt > 0 or look.seen.pods or (look.journal is not None and look.journal.attempt > 0):
         return None
     if look.past(look.deadline):
         return _verdict(look, "Failed", Reason.DEADLINE_EXCEEDED, _deadline_message(look))
@@ -108,30 +108,12 @@ def never_started(look: Look) -> Plan | None:
 
 def journal_refused(look: Look) -> Plan | None:
     """The journal is not the one the anchor was taken from: nothing resumes from it."""
-    journal = look.journal
-    if journal is None:
+    doubt = chain_doubt(look)
+    if doubt is None:
         return None
-    anchor = look.anchor
-    if journal.tampered:
-        return _no_resume(look, Reason.JOURNAL_TAMPERED, journal.tampered)
-    if anchor.seq == 0:
-        return None
-    have = journal.head.seq if journal.head else 0
-    if have < anchor.seq or journal.at_anchor is None:
-        behind = f"the journal ends at record {have}" if have < anchor.seq else f"record {anchor.seq} is missing"
-        what = f"{behind}, but record {anchor.seq} was confirmed before: the store lost it, or an old copy was restored"
-        return _no_resume(look, Reason.JOURNAL_LOST, what)
-    if journal.at_anchor != anchor.hash:
-        hashes = f"its hash is {journal.at_anchor[:12]}…, the anchor says {anchor.hash[:12]}…"
-        what = f"record {anchor.seq} is not the one that was confirmed: {hashes}"
-        return _no_resume(look, Reason.JOURNAL_TAMPERED, what)
-    return None
-
-
-def _no_resume(look: Look, reason: Reason, what: str) -> Plan:
+    reason, what = doubt
     cure = "Nothing resumes from it. Restore the store from a newer copy, then change the run's spec to have it checked again"
-    plan = fail(look, reason, f"{what}. {cure}")
-    return replace(plan, journal_refused=reason)
+    return fail(look, reason, f"{what}. {cure}")
 
 
 def journal_finished(look: Look) -> Plan | None:

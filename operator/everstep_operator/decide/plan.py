@@ -27,8 +27,8 @@ class Plan:
     reconciling: bool = False
     stalled: bool = False
     """Cannot go on unless somebody changes something (always so when failed)."""
-    journal_refused: Reason | None = None
-    """The journal was altered, cut or cannot be read: the anchor stays where it is."""
+    quiet: bool = False
+    """Nothing is written: what stands in the status is as true as before."""
     actions: tuple[Action, ...] = ()
     events: tuple[EmitEvent, ...] = ()
     again: bool = False

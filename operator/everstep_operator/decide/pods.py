@@ -55,6 +55,14 @@ def given_up_at(look: Look, pod: PodView) -> EpochMs | None:
     return EpochMs(min(times)) if times else None
 
 
+def look_at_leaving(look: Look, pod: PodView) -> EpochMs:
+    """When to look again at a pod that is being deleted. The watch tells of its end; this is for what a watch misses."""
+    deadline = pod.deletion_epoch_ms or look.now
+    poll = look.in_s(look.rules.poll_live_s if look.now <= deadline else look.rules.not_started_retry_s)
+    due = given_up_at(look, pod) if look.node_loss_policy == "Fence" else None
+    return poll if due is None or due <= look.now else min(poll, due)
+
+
 def _kept_for_logs(look: Look) -> frozenset[str]:
     failed = [
         p

@@ -41,7 +41,7 @@ def suspended(look: Look) -> Plan | None:
             f"stopping pod {pod.name}",
             reconciling=True,
             actions=pods.delete(pod, "suspended"),
-            look_again=look.in_s(look.rules.poll_start_s),
+            look_again=pods.look_at_leaving(look, pod),
         )
     status = _end(look, LossClass.STOPPED, str(End.SUSPENDED))
     park = look.park

@@ -15,7 +15,7 @@ from everstep.ids import EpochMs
 from everstep_operator.api.models import AgentRunStatus, Checkpoint, Condition, Json, LastStep, Steps, Usage
 from everstep_operator.api.times import epoch_ms, rfc3339, whole_seconds
 from everstep_operator.api.words import Cond, EventReason, Reason
-from everstep_operator.decide.look import Look
+from everstep_operator.decide.look import Look, chain_doubt
 from everstep_operator.decide.model import ContainerState, Decision, EmitEvent, JournalDown, JournalView, PatchStatus
 from everstep_operator.decide.plan import Plan, normal, warning
 
@@ -58,16 +58,15 @@ def complete(look: Look, plan: Plan) -> AgentRunStatus:
     }
     journal = look.journal
     if journal is not None:
-        if plan.journal_refused is None:
-            update["checkpoint"] = _anchor(look, status, journal)
+        update["checkpoint"] = _anchor(look, plan, journal)
         update |= _progress(status, journal)
     return status.model_copy(update=update)
 
 
-def _anchor(look: Look, status: AgentRunStatus, journal: JournalView) -> Checkpoint | None:
-    """The head, if it is past the anchor: anchors only grow."""
-    old, head = status.checkpoint, journal.head
-    if old is None or head is None or head.seq <= old.seq or journal.tampered:
+def _anchor(look: Look, plan: Plan, journal: JournalView) -> Checkpoint | None:
+    """The head, if it is past the anchor: anchors only grow, and never onto a journal that was refused."""
+    old, head = plan.status.checkpoint, journal.head
+    if old is None or head is None or head.seq <= old.seq or _verified(look, plan).status == "False":
         return old
     writer = journal.last.attempt if journal.last is not None else journal.attempt
     moved = {"seq": head.seq, "hash": head.hash, "attempt": writer, "time": rfc3339(look.now)}
@@ -175,20 +174,28 @@ def _healthy(look: Look, plan: Plan) -> _Cond:
 
 def _verified(look: Look, plan: Plan) -> _Cond:
     """Only an attempt that has replayed proves the whole chain; what it proved holds until something else is found."""
-    refused = plan.journal_refused or (plan.reason if plan.reason in _CHAIN_REFUSALS else None)
-    if refused is not None:
-        return _Cond("False", str(refused), plan.message)
+    doubt = chain_doubt(look)
+    if doubt is not None:
+        return _Cond("False", doubt[0], doubt[1])
+    if plan.reason in _CHAIN_REFUSALS:
+        return _Cond("False", str(plan.reason), plan.message)
     before = look.run.status.condition(Cond.JOURNAL_VERIFIED)
     journal = look.journal
     told = journal.progress if journal else None
-    if journal is not None and told is not None and told.attempt == journal.attempt and told.state != "replaying":
+    replayed = told is not None and told.state in ("running", "waiting") and told.attempt == look.attempt
+    if journal is not None and told is not None and replayed and journal.attempt == told.attempt:
         return _Cond("True", Reason.VERIFIED, f"by attempt {told.attempt}")
-    if before is not None and before.reason not in _CHAIN_REFUSALS:
-        return _Cond(before.status, before.reason, before.message)
+    if before is not None:
+        return _Cond(before.status, before.reason, before.message)  # a refusal, too, until an attempt proves otherwise
     return _Cond("Unknown", Reason.NOT_VERIFIED)
 
 
-_CHAIN_REFUSALS = (Reason.JOURNAL_TAMPERED, Reason.JOURNAL_LOST, Reason.JOURNAL_UNREADABLE)
+_CHAIN_REFUSALS = (
+    Reason.JOURNAL_TAMPERED,
+    Reason.JOURNAL_LOST,
+    Reason.JOURNAL_UNREADABLE,
+    Reason.JOURNAL_REFUSED,
+)
 
 
 def _health_event(look: Look, new: AgentRunStatus) -> tuple[EmitEvent, ...]:
@@ -207,7 +214,7 @@ def _health_event(look: Look, new: AgentRunStatus) -> tuple[EmitEvent, ...]:
 
 def _must_write(look: Look, plan: Plan, new: AgentRunStatus) -> bool:
     old = look.run.status
-    if new == old:
+    if new == old or plan.quiet:
         return False
     changed = {name for name in AgentRunStatus.model_fields if getattr(new, name) != getattr(old, name)}
     if plan.urgent or changed - PROGRESS_FIELDS:

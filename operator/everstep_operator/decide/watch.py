@@ -78,6 +78,9 @@ def _given_up(look: Look, pod: PodView) -> Loss | None:
                 LossClass.DISRUPTION, End.STUCK_TERMINATING, f"still on node {pod.node} after its deadline; fenced"
             )
     waits = _waits(pod)
+    if waits.reason == Reason.ERR_IMAGE_NEVER_PULL and look.status.agent_image:
+        # The image ran before: it is this node that does not have it.
+        return Loss(LossClass.NOT_STARTED, Reason.ERR_IMAGE_NEVER_PULL, f"node {pod.node}: {waits.message}")
     curable = waits.reason in (*TERMINAL_WAITS, *PULL_WAITS, *HEALING_WAITS)
     bound = bool(pod.node) and pod.agent.state is not ContainerState.RUNNING and not curable
     if bound and look.past(EpochMs(_bound_since(pod) + look.rules.pending_deadline_s * 1000)):
@@ -111,15 +114,13 @@ def _seen(look: Look, pod: PodView) -> AgentRunStatus:
 def _stopping(look: Look, pod: PodView) -> Plan:
     target = pod.condition("DisruptionTarget")
     why = f" ({target.reason})" if target else ""
-    due = pods.given_up_at(look, pod) if look.node_loss_policy == "Fence" else None
-    poll = look.in_s(look.rules.poll_start_s) if due is None or due > look.in_s(look.rules.poll_start_s) else due
     return Plan(
         look.status,
         Summary(look.run.status.summary or Summary.RUNNING),
         Reason.STOPPING,
         f"pod {pod.name} is being deleted{why}; its process may still be working",
         reconciling=True,
-        look_again=poll,
+        look_again=pods.look_at_leaving(look, pod),
     )
 
 
@@ -189,7 +190,6 @@ def _resumed(look: Look, told: Progress) -> tuple[EmitEvent, ...]:
 def _pending(look: Look, pod: PodView) -> Plan:
     """Not started yet: tell what holds it, by the word Kubernetes uses."""
     waits = _waits(pod)
-    soon = look.in_s(look.rules.poll_start_s)
     scheduled = pod.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False" and not pod.node:
         message = f"{scheduled.message or 'no node fits'}. Starts by itself when a node has room"
@@ -214,7 +214,7 @@ def _pending(look: Look, pod: PodView) -> Plan:
         return blocked.block(look, Reason.CONTAINER_ERROR, message, retry=retry)
     where = f"on node {pod.node}: {waits.reason or 'waiting for the kubelet'}" if pod.node else "waiting for a node"
     return Plan(
-        look.status, Summary.STARTING, starting_reason(look), f"pod {pod.name} {where}", reconciling=True, look_again=soon,
+        look.status, Summary.STARTING, starting_reason(look), f"pod {pod.name} {where}", reconciling=True, look_again=retry,
         actions=pods.tidy(look),
     )  # fmt: skip
 
