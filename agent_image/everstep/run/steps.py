@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import update_wrapper
+from types import CoroutineType
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 from everstep.errors import BadCall, BadStep, NotInRun
@@ -89,10 +90,12 @@ class Step(Generic[P, R]):
         )
 
 
+# Calls are typed CoroutineType[object, None, R], not Coroutine[Any, Any, R]: with an explicit Any in it mypy finds the overloads of
+# asyncio.gather ambiguous and gives up on their results.
 class AsyncStep(Step[P, R]):
     """A step with an async body: awaited in async agents, `.sync(…)` in sync ones."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> "CoroutineType[object, None, R]":
         self._scope(sync_agent=False)
         return _call(self, args, kwargs)
 
@@ -111,7 +114,7 @@ class SyncStep(Step[P, R]):
         value: R = scope.engine.call_step_sync(scope, self, args, kwargs)
         return value
 
-    def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def aio(self, *args: P.args, **kwargs: P.kwargs) -> "CoroutineType[object, None, R]":
         """Await it in an async agent."""
         self._scope(sync_agent=False)
         return _call(self, args, kwargs)

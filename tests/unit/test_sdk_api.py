@@ -1,0 +1,83 @@
+"""The public API is frozen here: a name that comes, goes or changes its parameters is a decision, not an accident."""
+
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import everstep
+
+NAMES = """
+    step agent run Retry Done NOT_DONE UNKNOWN Probed sleep sleep_until now uuid4 random idempotency_key report_usage logger
+    is_replaying errors testing AgentFailed BadCall BadStep Cancelled ConfigError Diverged EverstepError JournalError
+    JournalUnavailable NotDone NotInRun NotJSON OutsideStep Parked StepFailed TooManySteps ValueTooLarge
+""".split()
+SIGNATURES = {
+    "step": "effect timeout retry probe on_uncertain name",
+    "agent": "fn",
+    "Retry": "max_tries backoff_s backoff_max_s factor jitter retry_on",
+    "Done": "value",
+    "sleep": "seconds",
+    "sleep_until": "when",
+    "now": "",
+    "uuid4": "",
+    "random": "",
+    "idempotency_key": "",
+    "report_usage": "input_tokens output_tokens cost_micro_usd",
+    "is_replaying": "",
+}
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_the_public_names_are_these() -> None:
+    assert everstep.__all__ == NAMES
+    for name in NAMES:
+        assert getattr(everstep, name) is not None
+    assert sorted(NAMES) == dir(everstep)
+
+
+def test_the_parameters_are_these() -> None:
+    for name, wanted in SIGNATURES.items():
+        parameters = [p.name for p in inspect.signature(getattr(everstep, name)).parameters.values()]
+        assert [p for p in parameters if not (name == "step" and p == "fn")] == wanted.split(), name
+    run = importlib.import_module("everstep.run.inprocess").run
+    assert list(inspect.signature(run).parameters) == ["agent", "goal", "run_id", "directory", "inputs"]
+
+
+def test_run_is_the_function_and_the_package() -> None:
+    assert callable(everstep.run)
+    module = importlib.import_module("everstep.run.scope")
+    assert module.__name__ == "everstep.run.scope"
+    assert callable(everstep.run)
+
+
+def test_importing_everstep_is_quick_and_pulls_nothing_in() -> None:
+    code = (
+        "import sys, time; t = time.process_time(); import everstep; took = time.process_time() - t;"
+        "print(took, [m for m in ('pydantic', 'redis', 'asyncio', 'click') if m in sys.modules])"
+    )
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "agent_image")}
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
+    took, loaded = out.split(" ", 1)
+    assert loaded.strip() == "[]"
+    assert float(took) < 0.15
+
+
+def test_every_public_thing_says_what_it_is() -> None:
+    for name in NAMES:
+        thing = getattr(everstep, name)
+        if inspect.isroutine(thing) or inspect.isclass(thing):
+            assert (thing.__doc__ or "").strip(), name
+
+
+def test_users_of_the_api_type_check_strictly() -> None:
+    out = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "tests/unit/typing_api.py"],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
+    assert out.returncode == 0, out.stdout

@@ -1,0 +1,65 @@
+"""Only type-checked, never run: what a user's own mypy --strict says of the public API."""
+
+import asyncio
+from typing import assert_type
+
+import everstep
+from everstep import NOT_DONE, Done, Probed, Retry
+
+
+@everstep.step(effect="read", timeout=60, retry=Retry(max_tries=5))
+async def classify(text: str, *, limit: int = 3) -> dict[str, int]:
+    return {text: limit}
+
+
+@everstep.step(effect="idempotent")
+def count(words: list[str]) -> int:
+    everstep.report_usage(input_tokens=1, output_tokens=2, cost_micro_usd=3)
+    return len(words) + len(everstep.idempotency_key())
+
+
+async def was_sent(to: str) -> Probed[bool]:
+    return Done(True) if to else NOT_DONE
+
+
+@everstep.step(effect="at_most_once", probe=was_sent, on_uncertain="ask")
+async def send(to: str) -> bool:
+    return bool(to)
+
+
+@everstep.agent
+async def triage(goal: str, backlog: str) -> str:
+    verdict = await classify(goal, limit=2)
+    assert_type(verdict, dict[str, int])
+    both = await asyncio.gather(classify("a"), send("b"))
+    assert_type(both, tuple[dict[str, int], bool])
+    task = asyncio.create_task(send("c"))
+    assert_type(await task, bool)
+    assert_type(await count.aio(["a"]), int)
+    await everstep.sleep(3)
+    await everstep.sleep_until(everstep.now())
+    assert_type(everstep.random(), float)
+    everstep.logger.info("%s %s", everstep.uuid4(), everstep.is_replaying())
+    return backlog
+
+
+@everstep.agent
+def plain(goal: str) -> int:
+    assert_type(send.sync("x"), bool)
+    everstep.sleep(1)
+    return count(["a"])
+
+
+assert_type(everstep.run(triage, goal="x", backlog="b.json", run_id="monday"), str)
+assert_type(everstep.run(plain, goal="x"), int)
+
+# What must be rejected; an unused ignore is an error in strict mode, so each of these is a test.
+everstep.step(effect="write")  # type: ignore[arg-type]
+send(3)  # type: ignore[arg-type]
+count(words=["a"], more=1)  # type: ignore[call-arg]
+send.aio("x")  # type: ignore[attr-defined]
+count.sync(["a"])  # type: ignore[attr-defined]
+
+
+@everstep.step  # type: ignore[arg-type]
+async def bare() -> None: ...
