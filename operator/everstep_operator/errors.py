@@ -11,14 +11,14 @@ EverstepError
 │       ├── Conflict            409 on a precondition: our view was old
 │       ├── TestFailed          422 on a JSON patch whose `test` did not hold: our view was old
 │       ├── Invalid             422 from validation, 400: our request is wrong, or the user's template
-│       └── Forbidden           401, 403: RBAC, quota, pod security, an admission policy
+│       └── Forbidden           403: RBAC, quota, pod security, an admission policy
 """
 
 from everstep.errors import RetryableError, TerminalError
 
 
 class ClusterUnavailable(RetryableError):
-    """No answer, 5xx, or an answer that is not one. A write may have happened: observe before anything else."""
+    """No answer, 5xx, 401 (a login about to be renewed), or an answer that is not one. A write may have happened: observe before anything else."""
 
     retry_after_s: float = 0.0
 
@@ -67,7 +67,7 @@ class Invalid(ClusterRefused):
 
 
 class Forbidden(ClusterRefused):
-    """401 or 403. RBAC, a quota, pod security or an admission policy; the message says which."""
+    """403. RBAC, a quota, pod security or an admission policy; the message says which."""
 
 
 class JournalWordless(RetryableError):

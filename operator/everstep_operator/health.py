@@ -1,7 +1,7 @@
 """/healthz, /readyz and /metrics over HTTP.
 
     /healthz   200 while the process is worth keeping; 503 with the reasons when a restart may help: watchers or resync have
-               ended, or a run waits for a worker for far too long
+               ended, or runs wait and no worker finishes anything
     /readyz    200 once the key Secret, the store's check and the first listing are through
     /metrics   Prometheus text, on its own port
 
@@ -19,7 +19,7 @@ from prometheus_client import generate_latest
 from everstep_operator.metrics import Metrics
 
 QUEUE_STUCK_S: Final = 300.0
-"""A key that waits this long means that all workers hang: reconciles are bounded by the time-outs of their requests."""
+"""Keys wait and no worker finished anything for this long: all of them hang, as reconciles are bounded by their time-outs."""
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 class Vitals:
     """What health is judged by."""
 
-    queue_oldest_s: float
+    queue_stuck_s: float
     watching: bool
     resync_loop_alive: bool
     resync_age_s: float
@@ -42,8 +42,8 @@ def complaints(vitals: Vitals) -> list[str]:
         found.append("the watchers have ended")
     if not vitals.resync_loop_alive:
         found.append("the resync has ended")
-    if vitals.queue_oldest_s > QUEUE_STUCK_S:
-        found.append(f"a run has waited {vitals.queue_oldest_s:.0f} s for a worker")
+    if vitals.queue_stuck_s > QUEUE_STUCK_S:
+        found.append(f"runs wait and no worker has finished anything for {vitals.queue_stuck_s:.0f} s")
     return found
 
 
@@ -81,7 +81,7 @@ class HealthServer:
         found = complaints(vitals)
         body = {
             "complaints": found,
-            "queueOldestSeconds": round(vitals.queue_oldest_s, 3),
+            "queueStuckSeconds": round(vitals.queue_stuck_s, 3),
             "resyncAgeSeconds": round(vitals.resync_age_s, 3),
             "watching": vitals.watching,
         }

@@ -87,7 +87,7 @@ class Operator:
     def vitals(self) -> Vitals:
         """What /healthz judges."""
         return Vitals(
-            queue_oldest_s=self.queue.oldest_wait_s(),
+            queue_stuck_s=self.queue.stuck_s(),
             watching=self._watching,
             resync_loop_alive=all(not task.done() for task in self._tasks),
             resync_age_s=self.resync.age_s(),

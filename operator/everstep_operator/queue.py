@@ -192,6 +192,7 @@ class WorkQueue(Generic[K]):
         self._keys, self._work, self._on_error = keys, work, on_error
         self._workers, self._now = workers, monotonic_s
         self._wake = asyncio.Event()
+        self._last_done_s = monotonic_s()
 
     def add(self, key: K, *, urgent: bool = True) -> None:
         """See KeyQueue.add. From the loop's own thread only; kopf's handlers run there."""
@@ -215,6 +216,11 @@ class WorkQueue(Generic[K]):
     def oldest_wait_s(self) -> float:
         return self._keys.oldest_wait_s(self._now())
 
+    def stuck_s(self) -> float:
+        """How long keys have waited while no worker finished anything. A long queue alone is not stuck: in an outage of the API
+        server every reconcile runs into its time-out, and restarting the operator would not shorten it."""
+        return min(self.oldest_wait_s(), self._now() - self._last_done_s)
+
     async def run(self) -> None:
         """Serve until cancelled. A worker in mid-work is cancelled with it: every step of `work` may be cut anywhere."""
         async with asyncio.TaskGroup() as group:
@@ -235,7 +241,8 @@ class WorkQueue(Generic[K]):
             except Exception as e:  # whatever went wrong with one key must not end the worker
                 self._keys.retry(key, self._now(), at_least_s=self._on_error(key, e))
             finally:
-                self._keys.done(key, self._now())
+                self._last_done_s = self._now()
+                self._keys.done(key, self._last_done_s)
                 self._wake.set()
 
     async def _sleep(self) -> None:

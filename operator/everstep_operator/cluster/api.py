@@ -161,7 +161,6 @@ def refusal(
         return ClusterThrottled(text, _retry_after(told, headers or {}))
     kinds: Mapping[int, type[ClusterRefused]] = {
         400: Invalid,
-        401: Forbidden,
         403: Forbidden,
         404: NotFound,
         409: AlreadyExists if reason == "AlreadyExists" else Conflict,
