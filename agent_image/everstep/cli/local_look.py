@@ -63,8 +63,8 @@ async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Doc
     try:
         if where.journal_path.exists() and await store.meta(spec.journal) is not None:
             history = await inspect.read_history(store, Chain(spec.journal), spec.run)
-        elif (anchor := _anchor(where, spec)) is not None and anchor.seq > 0:
-            problem = f"the journal is gone; its anchor is at record {anchor.seq}"
+        elif (anchor := _anchor_file(where, spec).read()) is not None and anchor.attempt > 0:
+            problem = f"the journal is lost; its anchor is at record {anchor.head.seq}"
     except EverstepError as e:
         problem = str(e)
     live = FileLock(where.supervisor_lock(spec.run)).is_held()
@@ -215,5 +215,9 @@ def verify(run: str, directory: Path, output: str | None) -> None:
 
 
 def _anchor(where: LocalDir, spec: RunSpec) -> Head | None:
-    anchor = AnchorFile(where.anchor_path(spec.run), spec.journal).read()
+    anchor = _anchor_file(where, spec).read()
     return anchor.head if anchor else None
+
+
+def _anchor_file(where: LocalDir, spec: RunSpec) -> AnchorFile:
+    return AnchorFile(where.anchor_path(spec.run), spec.journal)

@@ -16,7 +16,7 @@ from typing import Protocol
 from everstep.clock import Clock, SystemClock
 from everstep.contract import Termination
 from everstep.errors import JournalLost, JournalTampered, JournalUnavailable
-from everstep.ids import Attempt
+from everstep.ids import Attempt, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.progress import Progress
 from everstep.journal.records import Park, Record
@@ -94,8 +94,8 @@ class Options:
     """Keep waiting for an answer instead of leaving the run parked."""
     poll_s: float = 0.1
     """How often the journal is looked at: a line appears this late at most."""
-    anchor_every_s: float = 5.0
-    """While steps advance; what a cut of the journal could take unseen. A file sync each, so not at every step."""
+    anchor_every_s: float = 1.0
+    """While steps advance; what a cut of the journal could take unseen. Two file syncs each, so not at every step."""
     gone_within_s: float = 10.0
     """How long the remains of an earlier attempt may take to go."""
     stdout_fd: int | None = None
@@ -117,7 +117,7 @@ class Supervisor:
     def __post_init__(self) -> None:
         self._chain = Chain(self.spec.journal)
         self._anchors = AnchorFile(self.directory.anchor_path(self.spec.run), self.spec.journal)
-        self._tail = Tail(self.store, self._chain, Head(0, self._chain.genesis()))  # type: ignore[arg-type]  # 0 is a Seq
+        self._tail = Tail(self.store, self._chain, Head(Seq(0), self._chain.genesis()))
         self._state = RunState()
         self._losses = Losses()
         self._attempt = Attempt(0)
@@ -185,6 +185,11 @@ class Supervisor:
                     f"Restore the file, or take the journal as it is: everstep local accept {self.spec.run} --reason …"
                 )
             self._anchors.grow(self._tail.head, Attempt(0), self.clock.now_epoch_ms())
+        elif anchor.attempt > 0 and await self.store.meta(self.spec.journal) is None:
+            # an attempt was fenced, so there was a journal, even if its anchor is still at 0
+            raise JournalLost(
+                f"{self.directory.journal_path} has no journal of this run any more", Seq(0), anchor.head.seq
+            )
         history, self._tail.head = await read_whole(self.store, self._chain, anchor.head if anchor else self._tail.head)
         self._state.add(history)
         self.listener.opened(history)
@@ -251,7 +256,7 @@ class Supervisor:
                 break
             number = reply.attempt + 1
         if reply.answer is FenceAnswer.LOST:
-            have = reply.head.seq if reply.head else Head(0, head.hash).seq  # type: ignore[arg-type]  # 0 is a Seq
+            have = reply.head.seq if reply.head else Seq(0)
             raise JournalLost(f"the journal ends at record {have}, behind the anchor at {head.seq}", have, head.seq)
         if reply.answer is FenceAnswer.TAMPERED:
             raise JournalTampered(f"record {head.seq} is not the one that was anchored", head.seq)
