@@ -29,10 +29,10 @@ VALUES: dict[str, Any] = {
 """Redis and operator stay where no drain comes: the demo is about agents. The e2e tier takes them away, too."""
 
 
-def _helm(demo: Demo, release: str, chart: Path, values: dict[str, Any]) -> None:
+def _helm(demo: Demo, release: str, chart: Path, values: dict[str, Any], namespace: str = SYSTEM) -> None:
     command = [
         str(demo.cluster.helm_path), "--kubeconfig", str(demo.cluster.kubeconfig), "upgrade", "--install", release, str(chart),
-        "--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "180s", "--values", "-",
+        "--namespace", namespace, "--create-namespace", "--wait", "--timeout", "180s", "--values", "-",
     ]  # fmt: skip
     done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, timeout=240, check=False)
     if done.returncode != 0:
@@ -43,8 +43,19 @@ def install(demo: Demo) -> None:
     """The two charts."""
     demo.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     demo.say(f"$ helm upgrade --install everstep charts/everstep -n {SYSTEM} --create-namespace")
-    _helm(demo, "everstep-crds", ROOT / "charts" / "everstep-crds", {})
+    name, namespace = _crd_release(demo)
+    _helm(demo, name, ROOT / "charts" / "everstep-crds", {}, namespace)
     _helm(demo, "everstep", ROOT / "charts" / "everstep", VALUES)
+
+
+def _crd_release(demo: Demo) -> tuple[str, str]:
+    """Release name and namespace of the CRDs: one per cluster, so an existing one is upgraded where it is."""
+    for crd in demo.kube.json("get", "crd")["items"]:
+        if crd["metadata"]["name"] == f"agentruns.{GROUP}":
+            notes = crd["metadata"].get("annotations", {})
+            if "meta.helm.sh/release-name" in notes:
+                return notes["meta.helm.sh/release-name"], notes["meta.helm.sh/release-namespace"]
+    return "everstep-crds", SYSTEM
 
 
 def start_world(demo: Demo) -> None:
