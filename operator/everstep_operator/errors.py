@@ -18,7 +18,8 @@ from everstep.errors import RetryableError, TerminalError
 
 
 class ClusterUnavailable(RetryableError):
-    """No answer, 5xx, 401 (a login about to be renewed), or an answer that is not one. A write may have happened: observe before anything else."""
+    """No answer, 5xx, 401 (a login about to be renewed), or an answer that is not one. A write may have happened: observe
+    before anything else."""
 
     retry_after_s: float = 0.0
 

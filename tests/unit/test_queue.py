@@ -199,9 +199,13 @@ async def test_a_long_queue_is_not_stuck_while_workers_finish() -> None:
     """E23: an outage of the API server must not have the operator restarted."""
     now = [0.0]
     keys: KeyQueue[str] = KeyQueue(base_s=1, max_s=1, jitter=lambda: 0)
-    release = asyncio.Event()
+    release, second = asyncio.Event(), asyncio.Event()
+    begun: list[str] = []
 
     async def work(key: str) -> float | None:
+        begun.append(key)
+        if len(begun) == 2:
+            second.set()
         await release.wait()
         release.clear()
         return None
@@ -215,8 +219,8 @@ async def test_a_long_queue_is_not_stuck_while_workers_finish() -> None:
     assert q.stuck_s() == 500
     release.set()
     async with asyncio.timeout(5):
-        while q.stuck_s() > 0:
-            await asyncio.sleep(0)
+        await second.wait()
+    assert q.stuck_s() == 0
     assert q.oldest_wait_s() == 500
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
