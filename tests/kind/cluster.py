@@ -184,11 +184,12 @@ def _answers(cluster: Cluster, arguments: Sequence[str]) -> bool:
 
 def delete(cache: Cache, name: str) -> None:
     """Delete a cluster, its containers and its kubeconfig; nothing if there is none."""
-    if node_containers(name):
-        run(
-            [cache.bin / "kind", "delete", "cluster", "--name", name, "--kubeconfig", cache.kubeconfig(name)],
-            timeout_s=120,
-        )
+    nodes = node_containers(name)
+    kind = cache.bin / "kind"
+    if nodes and kind.exists():
+        run([kind, "delete", "cluster", "--name", name, "--kubeconfig", cache.kubeconfig(name)], timeout_s=120)
+    elif nodes:  # the cache was removed and the cluster left
+        run(["docker", "rm", "--force", "--volumes", *(node.name for node in nodes)], timeout_s=120)
     cache.kubeconfig(name).unlink(missing_ok=True)
 
 

@@ -23,7 +23,7 @@ HEADER = "module everstep.local/build\n\ngo 1.24.0\n"
 def module_folder(module: str, version: str) -> Path:
     """The unpacked source of a module in Go's module cache; fetched if absent. Raises KindToolError without Go."""
     if shutil.which("go") is None:
-        raise KindToolError("go not found: building kind and the node image needs Go 1.24 or newer on PATH")
+        raise KindToolError("go not found: building kind and the node image needs Go 1.25 or newer on PATH")
     with tempfile.TemporaryDirectory() as empty:
         answer = run(
             ["go", "mod", "download", "-json", f"{module}@v{version}"], timeout_s=600, env=BUILD_ENV, cwd=Path(empty)
@@ -140,7 +140,7 @@ class LocalProgram:
 def install_kind(cache: Cache) -> None:
     """Build kind itself into the cache."""
     if shutil.which("go") is None:
-        raise KindToolError("neither kind nor go found: put kind on PATH, or Go 1.24 or newer to build it")
+        raise KindToolError("neither kind nor go found: put kind on PATH, or Go 1.25 or newer to build it")
     env = {"GOBIN": str(cache.bin), "GOFLAGS": "", "CGO_ENABLED": "0"}
     command = ["go", "install", f"sigs.k8s.io/kind@v{versions.KIND}"]
     run(command, timeout_s=BUILD_TIMEOUT_S, env=env, cwd=cache.build, log=cache.logs / "kind.log")
