@@ -4,7 +4,7 @@ Redis, operator and world are pinned to the control plane, which no scenario tak
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ PINNED: dict[str, Any] = {
 }
 AGENT_ENV = [{"name": "WORLD_URL", "value": "http://world.world"}, {"name": "PYTHONPATH", "value": "/scripted:/app"}]
 TABLE_KEY = pytest.StashKey[Table]()
+PASSED_KEY = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,6 +39,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The table of losses is collected over the session."""
     config.stash[TABLE_KEY] = Table()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Remember whether the test itself passed: what a failed one made is left for a look."""
+    report = yield
+    if call.when == "call":
+        item.stash[PASSED_KEY] = bool(report.passed)
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:  # pytest's reporter is untyped
@@ -65,8 +75,7 @@ def table(request: pytest.FixtureRequest) -> Table:
 def cluster() -> Cluster:
     """The kind cluster, brought up if there is none, with our images in its nodes."""
     found = api.ensure_cluster("everstep")
-    for tag in api.build_images().tags():
-        api.load_image(found, tag)
+    api.build_images(found)
     for node in found.workers:
         faults.heal(found, node)
         found.kubectl("uncordon", node)
@@ -180,7 +189,7 @@ RunMaker = Callable[..., Run]
 
 
 @pytest.fixture
-def make_run(kube: Kube, scripted: str) -> Iterator[RunMaker]:
+def make_run(request: pytest.FixtureRequest, kube: Kube, scripted: str) -> Iterator[RunMaker]:
     """Makes AgentRuns with the scripted agent; deletes them after a test that passed."""
     made: list[Run] = []
 
@@ -215,7 +224,7 @@ def make_run(kube: Kube, scripted: str) -> Iterator[RunMaker]:
         return run
 
     yield make
-    for run in made:
+    for run in made if request.node.stash.get(PASSED_KEY, False) else []:
         kube("-n", NAMESPACE, "delete", "agentrun", run.name, "--wait=false", "--ignore-not-found")
 
 

@@ -35,7 +35,7 @@ async def file_ticket(ticket: str) -> str:
     return str(reply.raise_for_status().json()["id"])
 
 
-async def was_mail_sent(ticket: str) -> object:
+async def was_mail_sent(ticket: str) -> everstep.Probed[str]:
     """The probe: asks the outside world whether this mail went out."""
     reply = await call("GET", f"/mails/{everstep.idempotency_key()}")
     return everstep.Done(ticket) if reply.status_code == 200 else everstep.NOT_DONE
