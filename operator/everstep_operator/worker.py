@@ -71,7 +71,7 @@ class Reconciler:
             faults.reach("before_observe")
             run = await self._observer.run(key)
             self._report_gone(key, run)
-            if run is None:
+            if run is None or self._is_anothers(run):
                 return None
             seen = await self._observer.observe(run)
             faults.reach("after_observe")
@@ -104,6 +104,16 @@ class Reconciler:
         log.debug("%s/%s: %s", seen.namespace, seen.name, decision)
         memory.summary = decision.summary or memory.summary
         return decision, await self._actor.act(seen, decision, memory)
+
+    def _is_anothers(self, run: RunView) -> bool:
+        """Whether another installation serves this run: its first status write, which only one can win, named its journal. Two
+        operators that watch the same namespaces with different stores must not both run it."""
+        named = run.status.checkpoint.key if run.status.checkpoint else ""
+        if not named or named == self._rules.journal_key_format.format(uid=run.uid):
+            return False
+        log.info("%s/%s is served by another installation (journal %s); left alone", run.namespace, run.name, named)
+        self._memories.forget(run.uid)
+        return True
 
     def _report_gone(self, key: RunKey, run: RunView | None) -> None:
         """Runs of this name that we knew and that are not there any more (the name may have a new run)."""

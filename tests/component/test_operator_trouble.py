@@ -168,6 +168,21 @@ async def test_two_operators_make_one_pod_per_attempt(bench: Rig) -> None:
     assert len(bench.server.objects.find("secrets", "everstep-system", "")) == 1, "one key Secret"
 
 
+async def test_two_installations_do_not_share_a_run(bench: Rig) -> None:
+    """Both watch everything, each with journals of its own: whoever writes the first status serves the run alone."""
+    ours, theirs = bench.operator(), bench.operator(EVERSTEP_INSTALLATION="other", EVERSTEP_KEY_SECRET="other-keys")
+    await ours.start()
+    await bench.until(lambda: bench.server.requests["watch agentruns"], "the first is up", 30)
+    await bench.apply("hello")
+    first = await bench.agent("hello-1")
+    await theirs.start()
+    await bench.until(lambda: "served by another installation" in theirs.said(), "the other sees it", 30)
+    await first.step("0")
+    await bench.evict("hello-1")
+    await finish(bench, "hello", 2)
+    assert bench.server.objects.made == ["hello-1", "hello-2"]
+
+
 async def test_a_stopped_operator_that_comes_back_does_no_harm(bench: Rig) -> None:
     """E21: SIGSTOP of one operator past a replacement, then SIGCONT."""
     old, new = bench.operator(), bench.operator()
