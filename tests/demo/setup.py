@@ -9,6 +9,7 @@ import yaml
 
 from tests.demo.run_view import NAMESPACE, SYSTEM, WORLD_NAMESPACE, Demo
 from tests.e2e.harness import GROUP, wait_for
+from tests.support.install import install_crds
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_THE_CONTROL_PLANE: dict[str, Any] = {
@@ -43,19 +44,8 @@ def install(demo: Demo) -> None:
     """The two charts."""
     demo.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     demo.say(f"$ helm upgrade --install everstep charts/everstep -n {SYSTEM} --create-namespace")
-    name, namespace = _crd_release(demo)
-    _helm(demo, name, ROOT / "charts" / "everstep-crds", {}, namespace)
+    install_crds(demo.cluster, SYSTEM)
     _helm(demo, "everstep", ROOT / "charts" / "everstep", VALUES)
-
-
-def _crd_release(demo: Demo) -> tuple[str, str]:
-    """Release name and namespace of the CRDs: one per cluster, so an existing one is upgraded where it is."""
-    for crd in demo.kube.json("get", "crd")["items"]:
-        if crd["metadata"]["name"] == f"agentruns.{GROUP}":
-            notes = crd["metadata"].get("annotations", {})
-            if "meta.helm.sh/release-name" in notes:
-                return notes["meta.helm.sh/release-name"], notes["meta.helm.sh/release-namespace"]
-    return "everstep-crds", SYSTEM
 
 
 def start_world(demo: Demo) -> None:
