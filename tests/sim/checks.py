@@ -37,7 +37,8 @@ class Checks:
             for pod in world.pods.values():
                 self.hold(pod.attempt == attempt or self._replaceable(pod), f"{pod.name} replaced while it may live")
             kind = world.decoded(have.records[-1]).kind if have.records else ""
-            self.hold(kind != "finished", f"pod {attempt} although the run had finished")
+            # A second operator may have made and finished this very attempt since the first one's fence; the claim refuses.
+            self.hold(kind != "finished" or self.operators > 1, f"pod {attempt} although the run had finished")
 
     def _replaceable(self, pod: Pod) -> bool:
         """By the truth: terminal, or out of reach for long enough."""
@@ -45,8 +46,8 @@ class Checks:
         if pod.state is ContainerState.TERMINATED or pod.phase in ("Failed", "Succeeded"):
             return True
         node = world.nodes.get(pod.node)
-        silent = node is not None and node.silent_since is not None
-        if silent and world.now - node.silent_since >= DETECTION_MS + NODE_LOSS_AFTER_MS:  # type: ignore[operator,union-attr]
+        silent = node.silent_since if node is not None else None
+        if silent is not None and world.now - silent >= DETECTION_MS + NODE_LOSS_AFTER_MS:
             return True
         return pod.deletion is not None and world.now >= pod.deletion + NODE_LOSS_AFTER_MS
 

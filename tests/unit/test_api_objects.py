@@ -2,6 +2,7 @@
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -21,7 +22,7 @@ REF = RunRef("default", RunName("triage"), JournalId("6f0e"))
 OTHER = RunRef("default", RunName("triage"), JournalId("another"))
 
 
-def data(**changes: object) -> RunSecretData:
+def data(**changes: Any) -> RunSecretData:
     given = {
         "goal": "Triage ünïcode",
         "inputs": {"b": 1, "a": [1.5]},
@@ -29,7 +30,7 @@ def data(**changes: object) -> RunSecretData:
         "key_id": "k1",
         "store_url": "redis://:pw@store",
     }
-    return RunSecretData(**(given | changes))  # type: ignore[arg-type]  # a table of fields
+    return RunSecretData(**(given | changes))
 
 
 def test_the_sdk_reads_what_the_operator_wrote(tmp_path: Path) -> None:

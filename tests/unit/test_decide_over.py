@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.observed import (
@@ -118,7 +119,7 @@ def test_expiry() -> None:
 # --- cancel
 
 
-def cancelled(**more: object) -> dict[str, object]:
+def cancelled(**more: Any) -> dict[str, Any]:
     return spec(desiredState="Cancelled", cancelGraceSeconds=30, **more)
 
 
@@ -133,8 +134,9 @@ def test_a_cancel_is_recorded_before_anything_else() -> None:
     assert turn.status.attempt == 1, "the agent's own clean-up runs first"
 
 
-def told(**more: object) -> dict[str, object]:
-    return status(1, cancelTime="2026-02-02T02:40:00Z", **more)  # type: ignore[arg-type]  # NOW
+def told(**more: Any) -> dict[str, Any]:
+    """The wish to cancel was seen at NOW."""
+    return status(1, cancelTime="2026-02-02T02:40:00Z", **more)
 
 
 def test_while_the_agent_cleans_up() -> None:

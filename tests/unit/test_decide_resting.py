@@ -1,6 +1,7 @@
 """Parking, waking, answers, suspending (design §6; E29, C30, C31, C35, C41, C42, C63)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.observed import (
@@ -32,18 +33,18 @@ PARKED = attempts(
 )
 
 
-def asking(response: Answer | None = None, **changes: object) -> RequestView:
+def asking(response: Answer | None = None, **changes: Any) -> RequestView:
     given = RequestView(QUESTION, "hreq-1", UID, "uncertain", "12", "a" * 64, response=response, state="Open")
-    return replace(given, **changes)  # type: ignore[arg-type]
+    return replace(given, **changes)
 
 
-def answer(decision: str = "done", **changes: object) -> Answer:
-    return replace(Answer(decision, {"id": 1}, "PO 4812", "jane@example.org", "a" * 64), **changes)  # type: ignore[arg-type]
+def answer(decision: str = "done", **changes: Any) -> Answer:
+    return replace(Answer(decision, {"id": 1}, "PO 4812", "jane@example.org", "a" * 64), **changes)
 
 
-def parked(*waits: Waited, wake: int | None = None, **more: object) -> Case:
+def parked(*waits: Waited, wake: int | None = None, **more: Any) -> Case:
     """A run that parked with attempt 1, and what of its journal a test adds."""
-    view = journal(7, last=park(7, 1, *waits, wake=wake), **more)  # type: ignore[arg-type]
+    view = journal(7, last=park(7, 1, *waits, wake=wake), **more)
     return Case(status=status(1, anchor=7, entries=PARKED), journal=view)
 
 

@@ -3,10 +3,12 @@
 import asyncio
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import everstep
+from everstep.run.agents import Agent
 from everstep.testing import MemoryRun, for_every_crash
 
 delays = random.Random(1)
@@ -180,9 +182,7 @@ FORMS: list[tuple[object, object]] = [
 
 
 @pytest.mark.parametrize(("agent", "result"), FORMS, ids=lambda v: getattr(v, "name", None))
-def test_c1_each_form_survives_a_crash_at_every_moment(
-    agent: "everstep.run.agents.Agent[..., object]", result: object
-) -> None:
+def test_c1_each_form_survives_a_crash_at_every_moment(agent: Agent[..., object], result: object) -> None:
     def make() -> MemoryRun[object]:
         delays.seed(1)
         return MemoryRun(agent, "go", park_linger_s=1e9)
@@ -190,7 +190,7 @@ def test_c1_each_form_survives_a_crash_at_every_moment(
     whole = make()
     assert whole.run() == result
     assert whole.replay() == result
-    for at, run, ended in for_every_crash(make):
+    for at, _run, ended in for_every_crash(make):
         assert (ended.kind, ended.value) == ("succeeded", result), at
 
 
@@ -221,7 +221,7 @@ def test_c3_the_winner_is_a_record_and_wins_again_when_it_would_be_slowest() -> 
     plain = wait.fn
 
     async def reversed_(n: int, seconds: float) -> int:
-        return await plain(n, 2.0 - seconds)
+        return int(await plain(n, 2.0 - seconds))
 
     wait.fn = reversed_
     try:
@@ -315,7 +315,7 @@ def test_all_tasks_are_the_agents_own() -> None:
     assert MemoryRun[str](cancels_all_tasks, "go").run() == "8"
 
 
-def make_waker(how: Callable[["asyncio.Future[int]"], None]) -> "everstep.run.agents.Agent[..., object]":
+def make_waker(how: Callable[["asyncio.Future[int]"], None]) -> Agent[..., Any]:
     box: list[asyncio.Future[int]] = []
 
     @everstep.step(effect="read")

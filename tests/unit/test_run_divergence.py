@@ -13,6 +13,7 @@ from everstep.ids import Attempt, Owner, Seq
 from everstep.journal.records import Intent, Result
 from everstep.journal.store import Head
 from everstep.journal.writer import JournalWriter
+from everstep.run.agents import Agent
 from everstep.testing import MemoryRun
 
 
@@ -31,7 +32,7 @@ async def same_name(n: int, more: int = 0) -> int:
     return n
 
 
-def agent_of(body: Callable[[], Any]) -> "everstep.run.agents.Agent[..., Any]":
+def agent_of(body: Callable[[], Any]) -> Agent[..., Any]:
     @everstep.agent
     async def changing(goal: str) -> Any:
         return await body()

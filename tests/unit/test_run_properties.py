@@ -9,11 +9,11 @@ import random
 from collections import Counter
 
 import pytest
+from tests.support import run_programs
+from tests.support.run_programs import World, program
 
 from everstep.journal.records import Intent, Record
 from everstep.testing import Ended, MemoryRun
-from tests.support import run_programs
-from tests.support.run_programs import World, program
 
 FIRST = int(os.environ.get("EVERSTEP_SEED", "1"))
 PROGRAMS = int(os.environ.get("EVERSTEP_PROGRAMS", "60"))
@@ -66,7 +66,9 @@ def test_c1_c2_c3_c11_crashed_anywhere_resumes_exactly(first: int) -> None:
 def check_counts(run: Run, world: World, crashes: int, seed: int) -> None:
     tries = Counter(r.key for r in run.records if r.kind == "try_failed")
     for key, starts in run.bodies.items():
-        assert starts <= 1 + crashes + tries[key], f"seed {seed}: step {key} started {starts} times in {crashes} crashes"
+        assert starts <= 1 + crashes + tries[key], (
+            f"seed {seed}: step {key} started {starts} times in {crashes} crashes"
+        )
     twice = {k: n for k, n in world.at_most_once.items() if n > 1 and world.effects[k] > 1}
     assert not twice, f"seed {seed}: at_most_once effects happened twice: {twice}"
     effects = {r.idem: r.effect for r in run.records if isinstance(r, Intent)}

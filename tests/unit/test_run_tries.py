@@ -1,11 +1,13 @@
 """Tries, time-outs and losses inside a step: what counts, what is recorded, and for how long one waits."""
 
 import asyncio
+import contextlib
 
 import pytest
 
 import everstep
 from everstep import Retry, StepFailed
+from everstep.ids import Attempt
 from everstep.journal.records import Failure, Intent, Result, TryFailed
 from everstep.testing import MemoryRun
 
@@ -138,10 +140,8 @@ def test_a_body_that_ignores_its_cancellation_is_left_behind_after_a_bound() -> 
 def test_a_body_that_returns_in_spite_of_its_time_out_has_a_result() -> None:
     @everstep.step(effect="at_most_once", timeout=1)
     async def just_in_time() -> str:
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            pass
         return "done all the same"
 
     @everstep.agent
@@ -157,10 +157,12 @@ async def exits(how: str) -> None:
         raise SystemExit(3)
     if how == "cancel":
         raise asyncio.CancelledError
-    raise everstep.errors.Fenced("borrowed", everstep.errors.Attempt(9))
+    raise everstep.errors.Fenced("borrowed", Attempt(9))
 
 
-@pytest.mark.parametrize(("how", "type_"), [("exit", "SystemExit"), ("cancel", "CancelledError"), ("stop", "RuntimeError")])
+@pytest.mark.parametrize(
+    ("how", "type_"), [("exit", "SystemExit"), ("cancel", "CancelledError"), ("stop", "RuntimeError")]
+)
 def test_c37_a_body_cannot_end_the_process_or_borrow_a_signal(how: str, type_: str) -> None:
     @everstep.agent
     async def run(goal: str) -> str:

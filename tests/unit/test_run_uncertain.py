@@ -8,6 +8,8 @@ import pytest
 
 import everstep
 from everstep import NOT_DONE, UNKNOWN, Done, Probed, Retry, StepFailed
+from everstep.run.agents import Agent
+from everstep.run.steps import AsyncStep
 from everstep.testing import Ended, MemoryRun
 
 sent: list[str] = []
@@ -58,7 +60,7 @@ async def look() -> str:
     return "seen"
 
 
-def mailer(step: "everstep.run.steps.AsyncStep[[str], int]") -> "everstep.run.agents.Agent[..., Any]":
+def mailer(step: AsyncStep[[str], int]) -> Agent[..., Any]:
     @everstep.agent
     async def mail(goal: str) -> str:
         try:
@@ -70,7 +72,7 @@ def mailer(step: "everstep.run.steps.AsyncStep[[str], int]") -> "everstep.run.ag
     return mail
 
 
-def lost_in_flight(step: "everstep.run.steps.AsyncStep[[str], int]", at: str = "after_effect") -> MemoryRun[str]:
+def lost_in_flight(step: AsyncStep[[str], int], at: str = "after_effect") -> MemoryRun[str]:
     run: MemoryRun[str] = MemoryRun(mailer(step), "go")
     assert run.attempt(crash_at=at).kind == "crashed"
     return run
@@ -229,7 +231,7 @@ def test_another_error_of_the_body_is_an_outcome_and_never_tried_again() -> None
     assert sent == ["hello"]
 
 
-def cancelling(step: "everstep.run.steps.AsyncStep[[str], int]", after_s: float) -> MemoryRun[str]:
+def cancelling(step: AsyncStep[[str], int], after_s: float) -> MemoryRun[str]:
     @everstep.agent
     async def gives_up(goal: str) -> str:
         try:
@@ -298,14 +300,14 @@ def test_e29_the_same_question_answered_twice_is_applied_once() -> None:
     assert [r.kind for r in run.records].count("settled") == 1
 
 
-def make_two(first: Callable[..., Any], second: Callable[..., Any]) -> "everstep.run.agents.Agent[..., Any]":
+def make_two(first: Callable[..., Any], second: Callable[..., Any]) -> Agent[..., Any]:
     @everstep.agent
     async def two(goal: str) -> list[Any]:
         async def one(n: int) -> Any:
             got = await (first, second)[n](f"m{n}")
             return [got, await look()]
 
-        return await asyncio.gather(one(0), one(1))
+        return list(await asyncio.gather(one(0), one(1)))
 
     return two
 

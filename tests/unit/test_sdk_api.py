@@ -13,7 +13,7 @@ NAMES = """
     step agent run Retry Done NOT_DONE UNKNOWN Probed sleep sleep_until now uuid4 random idempotency_key report_usage logger
     is_replaying errors testing AgentFailed BadCall BadStep Cancelled ConfigError Diverged EverstepError JournalError
     JournalUnavailable NotDone NotInRun NotJSON OutsideStep Parked StepFailed TooManySteps ValueTooLarge
-""".split()
+""".split()  # noqa: SIM905 - easier to read and to change
 SIGNATURES = {
     "step": "effect timeout retry probe on_uncertain name",
     "agent": "fn",

@@ -57,7 +57,7 @@ def test_the_same_run_id_gives_the_recorded_result_and_runs_nothing() -> None:
     for _ in range(2):
         assert everstep.run(work, goal="go", names=["a"], run_id="monday") == ["A"]
     assert effects == ["a"]
-    with pytest.raises(ConfigError, match="input names: was .*, now .*Take another run_id"):
+    with pytest.raises(ConfigError, match=r"input names: was .*, now .*Take another run_id"):
         everstep.run(work, goal="go", names=["b"], run_id="monday")
     with pytest.raises(ConfigError, match="run id"):
         everstep.run(work, goal="go", names=["b"], run_id="../monday")

@@ -93,11 +93,15 @@ class OutOfMemoryRestarts(_Model):
 
 
 class Restarts(_Model):
+    """Budgets of charged losses."""
+
     application: ApplicationRestarts = ApplicationRestarts()
     out_of_memory: OutOfMemoryRestarts = OutOfMemoryRestarts()
 
 
 class NodeLoss(_Model):
+    """What to do when the pod's node does not answer."""
+
     policy: NodeLossPolicy | None = None
     """None = the operator's setting."""
     after_seconds: int | None = None
@@ -105,6 +109,8 @@ class NodeLoss(_Model):
 
 
 class AgentRunSpec(_Model):
+    """What to run and how to keep it running; defaults as the CRD describes them."""
+
     goal: str | None = None
     goal_from: GoalFrom | None = None
     inputs: dict[str, Json] = Field(default_factory=dict)
@@ -130,6 +136,8 @@ class Checkpoint(_Model):
 
 
 class LastStep(_Model):
+    """The newest step the attempt told of."""
+
     name: str = ""
     key: str = ""
     state: str = ""
@@ -137,11 +145,15 @@ class LastStep(_Model):
 
 
 class Steps(_Model):
+    """Counts of steps."""
+
     recorded: int = 0
     replayed: int = 0
 
 
 class Usage(_Model):
+    """Sums of what the steps reported."""
+
     input_tokens: int = 0
     output_tokens: int = 0
     total_tokens: int = 0
@@ -182,6 +194,8 @@ class Losses(_Model):
 
 
 class Waiting(_Model):
+    """What a parked run waits for."""
+
     kind: str
     request: str | None = None
     key: str = ""
@@ -192,6 +206,8 @@ class Waiting(_Model):
 
 
 class RunResult(_Model):
+    """Identity of the result; the result itself is in the journal."""
+
     digest: str
     bytes: int
 
@@ -208,6 +224,8 @@ class Condition(_Model):
 
 
 class AgentRunStatus(_Model):
+    """Where the run stands. Bounded; never prompt or answer text."""
+
     observed_generation: int = 0
     attempt: int = 0
     agent_image: str = ""

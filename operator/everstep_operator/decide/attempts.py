@@ -14,7 +14,7 @@ from everstep_operator.api.models import AgentRunStatus, AttemptStatus, Checkpoi
 from everstep_operator.api.times import rfc3339
 from everstep_operator.api.words import Cause, End, LossClass, Reason, Summary
 from everstep_operator.decide import blocked, pods
-from everstep_operator.decide.look import Look, attempt_of, current, replace_entry
+from everstep_operator.decide.look import Look, current, replace_entry
 from everstep_operator.decide.model import Asked, CreatePod, EnsureRunSecret, Fence, Prepare
 from everstep_operator.decide.plan import Plan
 
@@ -47,6 +47,7 @@ def starting_reason(look: Look) -> Reason:
 
 
 def loss_reason(class_: str) -> Reason:
+    """A loss class as the reason of what follows it."""
     return _REASON_OF_CLASS.get(class_, Reason.DISRUPTED)
 
 
@@ -179,7 +180,7 @@ def create(look: Look) -> Plan | None:
     if doubted is not look.status:
         return plan
     return plan.plus(
-        Fence(attempt_of(look.attempt), look.anchor, journal.head),
+        Fence(Attempt(look.attempt), look.anchor, journal.head),
         EnsureRunSecret(),
         CreatePod(
             Attempt(look.attempt),

@@ -121,4 +121,5 @@ def _at_rest(look: Look) -> bool:
 
 
 def spec_invalid_message(error: str) -> str:
+    """What to tell about a spec that the server let in and the models refuse."""
     return f"{error}. Correct the field; if it looks right, CRD and operator are of different versions"

@@ -1,9 +1,8 @@
 """A run that is gone or going: fence at once, note when, and leave its journal to the sweeper."""
 
-from everstep.ids import EpochMs
+from everstep.ids import Attempt, EpochMs
 from everstep.journal.store import Head
 from everstep_operator.api.times import rfc3339
-from everstep_operator.decide.look import attempt_of
 from everstep_operator.decide.model import Decision, Fence, JournalDown, MarkDeleted, Observed, Rules
 
 
@@ -19,7 +18,7 @@ def decide_deleted(seen: Observed, rules: Rules, now: EpochMs) -> Decision:
     # The anchor went with the object; the head itself fits whatever the journal holds, records that still land included.
     anchor = Head(journal.head.seq, journal.head.hash)
     return Decision(
-        actions=(Fence(attempt_of(journal.attempt + 1), anchor, None), MarkDeleted(rfc3339(now))),
+        actions=(Fence(Attempt(journal.attempt + 1), anchor, None), MarkDeleted(rfc3339(now))),
         again=True,
         summary="Deleted",
         reason="Deleted",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from everstep.contract import DEFAULT_CANCEL_GRACE_S
-from everstep.ids import Attempt, EpochMs, RecordHash, Seq
+from everstep.ids import EpochMs, RecordHash, Seq
 from everstep.journal.records import Finished, Park
 from everstep.journal.store import Head
 from everstep_operator.api.models import AgentRunSpec, AgentRunStatus, AttemptStatus, Losses
@@ -177,17 +177,19 @@ def chain_doubt(look: Look) -> tuple[Reason, str] | None:
         return None
     if journal.tampered:
         return Reason.JOURNAL_TAMPERED, journal.tampered
-    if anchor.seq == 0:
-        return None
     have = journal.head.seq if journal.head else 0
+    if anchor.seq == 0:
+        # A pod is made only after a fence, and a fence makes the journal.
+        gone = journal.attempt == 0 and any(a.pod_uid for a in look.status.attempts)
+        return (Reason.JOURNAL_LOST, "the journal is gone although an attempt has run") if gone else None
     if have < anchor.seq or journal.at_anchor is None:
         behind = f"the journal ends at record {have}" if have < anchor.seq else f"record {anchor.seq} is missing"
         what = f"{behind}, but record {anchor.seq} was confirmed before: the store lost it, or an old copy was restored"
         return Reason.JOURNAL_LOST, what
-    if journal.at_anchor != anchor.hash:
-        hashes = f"its hash is {journal.at_anchor[:12]}…, the anchor says {anchor.hash[:12]}…"
-        return Reason.JOURNAL_TAMPERED, f"record {anchor.seq} is not the one that was confirmed: {hashes}"
-    return None
+    if journal.at_anchor == anchor.hash:
+        return None
+    hashes = f"its hash is {journal.at_anchor[:12]}…, the anchor says {anchor.hash[:12]}…"
+    return Reason.JOURNAL_TAMPERED, f"record {anchor.seq} is not the one that was confirmed: {hashes}"
 
 
 def replace_entry(status: AgentRunStatus, entry: AttemptStatus) -> AgentRunStatus:
@@ -200,7 +202,3 @@ def replace_entry(status: AgentRunStatus, entry: AttemptStatus) -> AgentRunStatu
 def current(look: Look) -> AttemptStatus:
     """The current attempt's entry, made up from the number alone if it is not there (a status from elsewhere)."""
     return look.entry or AttemptStatus(number=look.attempt, start_time=rfc3339(look.now))
-
-
-def attempt_of(number: int) -> Attempt:
-    return Attempt(number)

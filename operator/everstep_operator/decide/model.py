@@ -74,6 +74,8 @@ class RunView:
 
 
 class ContainerState(enum.StrEnum):
+    """State of a container, as the kubelet told it."""
+
     ABSENT = "absent"
     """No status of the container yet."""
     WAITING = "waiting"
@@ -101,6 +103,8 @@ class ContainerView:
 
 @dataclass(frozen=True)
 class PodCondition:
+    """As in a pod's status."""
+
     type: str
     status: str
     reason: str = ""
@@ -295,7 +299,7 @@ class Rules:
 
     store_name: str = "redis"
     """`status.checkpoint.store`: a name for people, never a URL with credentials."""
-    journal_key_format: str = "es:default:{{{uid}}}:journal"
+    journal_key_format: str = "{uid}"
     """`status.checkpoint.key`, formatted with the run's uid."""
     anchor_every_s: int = 30
     """While steps advance the anchor is written at least this often; a cut behind it goes unnoticed."""
@@ -344,6 +348,8 @@ class PatchStatus:
 
 
 class EventType(enum.StrEnum):
+    """Kubernetes knows these two."""
+
     NORMAL = "Normal"
     WARNING = "Warning"
 

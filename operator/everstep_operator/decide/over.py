@@ -7,14 +7,14 @@ force, deadline) takes three steps: bump, fence, read again; a `finished` record
 import hashlib
 from dataclasses import replace
 
-from everstep.ids import EpochMs, InboxId
+from everstep.ids import Attempt, EpochMs, InboxId
 from everstep.journal.inbox import CancelBody
 from everstep.journal.records import Finished, canonical
 from everstep_operator.api.models import AgentRunStatus, RunResult
 from everstep_operator.api.times import epoch_ms, rfc3339
 from everstep_operator.api.words import Cause, Cond, End, EventReason, LossClass, Reason, Summary
 from everstep_operator.decide import attempts, pods, questions
-from everstep_operator.decide.look import Look, attempt_of, chain_doubt, current, replace_entry
+from everstep_operator.decide.look import Look, chain_doubt, current, replace_entry
 from everstep_operator.decide.model import AddInbox, DeleteRun, Fence
 from everstep_operator.decide.plan import Over, Plan, normal, warning
 
@@ -159,7 +159,7 @@ def closing(look: Look) -> Plan | None:
     if journal is None or entry.cause not in (Cause.FORCED_CANCEL, Cause.DEADLINE):
         return None
     if journal.attempt < look.attempt:
-        fence = Fence(attempt_of(look.attempt), look.anchor, None)
+        fence = Fence(Attempt(look.attempt), look.anchor, None)
         reason = Reason.CANCELLING if entry.cause == Cause.FORCED_CANCEL else Reason.DEADLINE_EXCEEDED
         return Plan(look.status, Summary.RUNNING, reason, "fencing", reconciling=True, actions=(fence,), again=True)
     if entry.cause == Cause.FORCED_CANCEL:

@@ -44,10 +44,12 @@ class Plan:
 
 
 def normal(reason: str, note: str) -> EmitEvent:
+    """A Normal Event, its note cut to what an Event holds."""
     return EmitEvent(EventType.NORMAL, reason, _bounded(note))
 
 
 def warning(reason: str, note: str) -> EmitEvent:
+    """A Warning Event, its note cut to what an Event holds."""
     return EmitEvent(EventType.WARNING, reason, _bounded(note))
 
 
