@@ -1,4 +1,4 @@
-"""The smallest agent: three steps and a nap. Kill it and start it again: `everstep local run hello:run --goal Hello`."""
+"""The smallest agent. Kill it and start it again: `everstep local run hello:run --goal rivers --run-id monday`."""
 
 import asyncio
 
@@ -6,13 +6,18 @@ import everstep
 
 
 @everstep.step(effect="read")
-async def greet(name: str) -> str:
-    await asyncio.sleep(1)
-    return f"Hello {name}"
+async def think(topic: str) -> str:
+    await asyncio.sleep(1)  # a model takes its time
+    return f"three facts about {topic}"
+
+
+@everstep.step(effect="idempotent")
+async def publish(text: str) -> str:
+    return f"published under {everstep.idempotency_key()[:8]}: {text}"
 
 
 @everstep.agent
-async def run(goal: str = "Greet everybody") -> str:
-    greetings = [await greet(name) for name in ("Ada", "Grace", "Edsger")]
-    await asyncio.sleep(2)  # durable: a restart waits only for what is left of it
-    return ", ".join(greetings)
+async def run(goal: str) -> str:
+    facts = await think(goal)
+    await asyncio.sleep(2)  # durable: after a crash it waits only for what is left
+    return await publish(facts)

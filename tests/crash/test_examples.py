@@ -39,9 +39,17 @@ def _driver(store_url: str, name: str, home: Path, entrypoint: str) -> Driver:
 
 async def test_hello(store_url: str, tmp_path: Path) -> None:
     async with _driver(store_url, "hello", tmp_path, "hello:run") as driver:
-        finished = await driver.finish(faults="after_result:2@1=kill;in_replay:1@2=kill")
-        assert finished.value == "Hello Ada, Hello Grace, Hello Edsger"
-        assert driver.exits.count(-signal.SIGKILL) == 2
+        finished = await driver.finish(faults="after_effect:1@1=kill;in_replay:1@3=kill;after_intent:1@4=kill")
+        assert str(finished.value).startswith("published under ")
+        assert str(finished.value).endswith(": three facts about go")
+        assert driver.exits.count(-signal.SIGKILL) == 3, driver.exits
+
+
+def test_the_readme_shows_hello_as_it_is() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    shown = readme.split("<!-- example: agent_image/examples/hello.py -->\n```python\n", 1)[1].split("```", 1)[0]
+    source = (EXAMPLES / "hello.py").read_text(encoding="utf-8")
+    assert source.split('"""\n\n', 1)[1] == shown
 
 
 @pytest.mark.timeout(180)

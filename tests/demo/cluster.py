@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import click
 from rich.console import Console
 
-from tests.demo.run_view import NAMESPACE, Demo, now_ms
+from tests.demo.run_view import NAMESPACE, SYSTEM, Demo, now_ms
 from tests.demo.setup import clean_up_after_earlier_runs, install, start_run, start_world
 from tests.demo.tally import Loss, Tally, expected
 from tests.kind import api, faults
@@ -24,7 +25,7 @@ from tests.kind.errors import KindToolError
 
 FINISH_TIMEOUT_S = 300.0
 RESUME_TIMEOUT_S = 120.0
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
 
 
 @dataclass
@@ -141,8 +142,11 @@ def show(result: Tally, cluster: Cluster) -> None:
         console.print("Every effect happened once.", style="bold green")
     console.print("\nThe cluster is left up. Next:", style="bold")
     console.print(f"  {cluster.shell_line()}", markup=False)
-    for line in ("get agentruns", "describe agentrun triage", "everstep result triage", "everstep steps triage"):
+    for line in ("get agentruns -o wide", "describe agentrun triage"):
         console.print(f"  kubectl -n {NAMESPACE} {line}")
+    console.print(f"  export PATH={Path(sys.executable).parent}:$PATH   # kubectl everstep", markup=False)
+    for verb in ("result", "steps", "verify"):
+        console.print(f"  kubectl everstep {verb} triage -n {NAMESPACE} --operator-namespace {SYSTEM}", markup=False)
     console.print(f"  make demo            # again\n  make cluster-down    # remove {cluster.name}")
 
 

@@ -24,6 +24,11 @@ def replayed(records: Sequence[Record], name: str = "") -> int:
     return sum(sum(r.attempt < attempt for r in ended) for attempt in attempts(records))
 
 
+def replayed_by_the_last(records: Sequence[Record]) -> int:
+    """How many steps the last attempt took from the journal."""
+    return sum(r.attempt < records[-1].attempt for r in outcomes(records))
+
+
 def place_losses(losses: Iterable[Loss], records: Sequence[Record]) -> None:
     """Fill in what was done before each loss, and when the next new step of a later attempt began."""
     for loss in losses:

@@ -34,7 +34,7 @@ from tests.support.world.client import WorldClient, world_on_loopback
 RUN = "demo"
 GOAL = "Triage the support backlog"
 STEP_TIMEOUT_S = 45.0
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
 
 
 @dataclass
@@ -194,7 +194,7 @@ def tally(directory: Path, world: WorldClient, losses: list[Loss]) -> Tally:
         counts=world.counts(),
         losses=losses,
         steps_recorded=len(history.outcomes(records)),
-        steps_replayed=history.replayed(records),
+        steps_replayed=history.replayed_by_the_last(records),
         attempts=records[-1].attempt,
         model_calls_saved=history.replayed(records, "classify"),
     ).check()

@@ -135,6 +135,6 @@ class Tally:
     def summary(self) -> str:
         """One line."""
         return (
-            f"{self.steps_recorded} steps recorded, {self.steps_replayed} times a step was replayed instead of run, "
-            f"{self.attempts} attempts, {self.model_calls_saved} model calls not paid twice"
+            f"{self.attempts} attempts · {self.steps_recorded} steps recorded, {self.steps_replayed} of them replayed by the "
+            f"last attempt · {self.model_calls_saved} model calls not paid twice"
         )
