@@ -10,7 +10,7 @@ would lock everybody out. So the operator makes the Secret once if it is absent 
 
 Without a password Redis answers PING and nothing else, which is what its probes need. The URLs are also written to files in
 `--out`, named by EVERSTEP_STORE_URL_FILE and EVERSTEP_AGENT_STORE_URL_FILE; then this process
-becomes `python -m everstep_operator`.
+goes on as `python -m everstep_operator`.
 """
 
 import argparse
@@ -140,7 +140,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except (EverstepError, OSError) as e:
         print(f"redis-auth: {e}", file=sys.stderr)
         sys.exit(1)
-    os.execv(sys.executable, [sys.executable, "-m", "everstep_operator"])
+    # In this process rather than by exec: importing everything a second time would double the time of a restart.
+    from everstep_operator.__main__ import main as become_the_operator
+
+    become_the_operator(args=[])
+    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -174,12 +174,15 @@ def test_one_operator_and_never_two_during_an_update() -> None:
 
 
 def test_operator_probes_ask_the_process_alone() -> None:
-    """Liveness waits a minute; an outage of Redis or of the API server must restart nothing."""
+    """Liveness waits a minute, the start three; an outage of Redis or of the API server must restart nothing."""
     (container,) = only(objects(), "Deployment")["spec"]["template"]["spec"]["containers"]
     live, ready = container["livenessProbe"], container["readinessProbe"]
     assert live["httpGet"] == {"path": "/healthz", "port": "health"}
     assert ready["httpGet"] == {"path": "/readyz", "port": "health"}
     assert live["periodSeconds"] * live["failureThreshold"] >= 60
+    start = container["startupProbe"]
+    assert start["httpGet"] == live["httpGet"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= 180
 
 
 def redis(found: list[Object]) -> Object:
