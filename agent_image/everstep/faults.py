@@ -10,7 +10,8 @@ Each part is point[:nth occurrence][@attempt]=action; without @attempt it acts i
     oom    allocate memory until the kernel ends the process
     exit75 leave at once with exit code 75
 
-A point costs one comparison and one dictionary look-up when faults are off. Each point of the registry is exercised by tests/crash.
+A point costs one comparison and one dictionary look-up when faults are off. Each point of the registry is exercised by
+tests/crash.
 """
 
 import os
@@ -48,7 +49,7 @@ _listener: Callable[[str], None] | None = None
 
 
 def listen(listener: Callable[[str], None] | None) -> None:
-    """Tell every point that is reached to `listener` (everstep.testing, which crashes runs within a test's process); None ends it."""
+    """Tell every point that is reached to `listener` (everstep.testing crashes runs within a test's process); None ends it."""
     global _listener  # noqa: PLW0603  # as the armed points: one per process
     _listener = listener
 

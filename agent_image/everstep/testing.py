@@ -180,7 +180,9 @@ class MemoryRun(Generic[R]):
         number = AttemptNumber(self.number)
         reply = await store.fence(self.journal_id, number, anchor, {})
         if reply.answer is not FenceAnswer.OK:
-            raise JournalLost(f"the fence answered {reply.answer}", reply.head.seq if reply.head else Seq(0), anchor.seq)
+            raise JournalLost(
+                f"the fence answered {reply.answer}", reply.head.seq if reply.head else Seq(0), anchor.seq
+            )
         identity = RunIdentity(
             self.chain,
             Owner(f"memory-{self.number}"),

@@ -1,18 +1,19 @@
 """Random agent programs for the engine's property tests: everything plain asyncio offers, from one seed.
 
-A program is a tree of operations drawn from its seed alone; how long steps take is drawn from another source at each attempt, so that
-a replay meets other races than the first run did. Effects go into a `World` that outlives the attempts and counts them.
+A program is a tree of operations drawn from its seed alone; how long steps take is drawn from another source at each attempt,
+so that a replay meets other races than the first run did. Effects go into a `World` that outlives the attempts and counts them.
 """
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 import everstep
 from everstep import NOT_DONE, Done, Probed, Retry, StepFailed
+from everstep.run.steps import AsyncStep
 
 
 @dataclass
@@ -72,7 +73,7 @@ async def pay_fast(n: int) -> int:
     return await world.act(n + 2000)
 
 
-Op = Callable[[], Awaitable[Any]]  # what an operation gives is only compared
+Op = Callable[[], Coroutine[Any, Any, Any]]  # what an operation gives is only compared
 
 
 class Program:
@@ -91,10 +92,10 @@ class Program:
 
     def op(self, depth: int) -> Op:
         self.left -= 1
-        leaf = [self.call, self.call, self.call, self.sleep, self.value]
+        leaf: list[Callable[[int], Op]] = [self.call, self.call, self.call, self.sleep, self.value]
         if depth >= 3 or self.left <= 0:
             return self.rng.choice(leaf)(depth)
-        inner = [
+        inner: list[Callable[[int], Op]] = [
             self.gather, self.task_group, self.as_completed, self.as_completed_coroutines, self.wait_first, self.timeout,
             self.wait_for, self.cancelled, self.queue, self.lock, self.event, self.shield, self.sequence, self.set_of_tasks,
         ]  # fmt: skip
@@ -109,7 +110,8 @@ class Program:
     # --- leaves -------------------------------------------------------------------------------------------------
 
     def call(self, _depth: int) -> Op:
-        step = self.rng.choice([look, look, put, fail, pay, pay_fast])
+        steps: list[AsyncStep[[int], Any]] = [look, look, put, fail, pay, pay_fast]  # any result
+        step = self.rng.choice(steps)
         n = self.rng.randrange(100)
 
         async def run() -> Any:  # any step's result
@@ -168,7 +170,7 @@ class Program:
         async def run() -> Any:
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(op()) for op in ops]  # type: ignore[arg-type]  # Op gives a coroutine
+                    tasks = [group.create_task(op()) for op in ops]
                     if breaks:
                         group.create_task(boom())
             except BaseExceptionGroup as e:
@@ -198,7 +200,7 @@ class Program:
 
         async def run() -> Any:
             pending = {asyncio.ensure_future(op()) for op in ops}
-            seen = []
+            seen: list[Any] = []  # any result
             while pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -344,6 +346,6 @@ async def program(goal: str, seed: int) -> list[Any]:
     try:
         return await tree.main()
     except asyncio.CancelledError:
-        # CPython before 3.13: a TaskGroup that breaks while it is left keeps its parent's cancel count, so that a time-out around it
-        # lets CancelledError through. The same without Everstep; it must only come out the same on replay.
+        # CPython before 3.13: a TaskGroup that breaks while it is left keeps its parent's cancel count, so that a time-out
+        # around it lets CancelledError through. The same without Everstep; it must only come out the same on replay.
         return [*tree.log, "cancelled"]

@@ -1,10 +1,11 @@
 """Running one step body (or probe) outside agent scope, and saying how it ended.
 
-An async body is a task; a sync body runs in a thread of its own, or on the sync agent's own thread. Threads cannot be cancelled: one
-that is left behind is told of as `ended=False`, which matters for at_most_once steps.
+An async body is a task; a sync body runs in a thread of its own, or on the sync agent's own thread. Threads cannot be
+cancelled: one that is left behind is told of as `ended=False`, which matters for at_most_once steps.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
@@ -58,10 +59,8 @@ class BodyRun:
             end = BodyEnd(value=context.run(body))
         except BaseException as e:
             end = BodyEnd(error=e)
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the attempt ended meanwhile
             self._loop.call_soon_threadsafe(self._finish, end, context=contextvars.Context())
-        except RuntimeError:
-            pass  # the loop is closed: the attempt ended meanwhile
 
     def cancel(self) -> None:
         """The agent does not wait any more: cancel the body and give it a bounded time to end."""

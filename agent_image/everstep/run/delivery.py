@@ -6,12 +6,12 @@ silence; one that nothing waits for, with the agent idle, is a divergence.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
 from everstep import faults
 from everstep.errors import Diverged, NotJSON, StepFailed
-from everstep.ids import EpochMs, StepKey
 from everstep.journal.records import Abandoned, Cancel, Failure, Fired, Json, Record, Result, Settled
 from everstep.run.blobs import Blobs
 from everstep.run.calls import Pending, StepCall, TimerCall
@@ -112,10 +112,10 @@ class Delivery:
 
     @staticmethod
     def _turn(handle: asyncio.Handle) -> None:
-        try:
+        with contextlib.suppress(
+            SystemExit
+        ):  # its task holds it; an agent that exits has failed, it does not end the engine
             handle._run()
-        except SystemExit:
-            pass  # its task holds it; an agent that exits has failed, it does not end the engine
 
     def _idle(self) -> bool:
         """Agent code is idle and nothing can be delivered now. False: go on pumping."""
@@ -183,8 +183,7 @@ class Delivery:
 
     def _take(self, record: Record) -> None:
         self.queue.popleft()
-        if record.time > self.run_time_ms:
-            self.run_time_ms = record.time
+        self.run_time_ms = max(self.run_time_ms, record.time)
         if self._recorded_left:
             self._recorded_left -= 1
             if not isinstance(record, Fired | Cancel):

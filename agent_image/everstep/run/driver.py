@@ -86,11 +86,9 @@ class StepDriver:
             return True
         if isinstance(past.last, Uncertain):
             return await self._resolve(past.last.reason, proved=False, asked=past.last)
-        if isinstance(past.last, Intent):
-            if self.step.effect == "at_most_once" or past.last.effect == "at_most_once":
-                proved = self.engine.config.predecessor_dead
-                reason = f"the process of attempt {past.last.attempt} was lost while the step was in flight"
-                return await self._resolve(reason, proved=proved)
+        if isinstance(past.last, Intent) and "at_most_once" in (self.step.effect, past.last.effect):
+            reason = f"the process of attempt {past.last.attempt} was lost while the step was in flight"
+            return await self._resolve(reason, proved=self.engine.config.predecessor_dead)
         if self.call.gone:
             return self._abandon("its process was lost, and the agent did not wait for it any more")
         return True
@@ -212,34 +210,44 @@ class StepDriver:
         out; if it was not done, it counts as a failed try. True: it may run again."""
         if asked is not None and self.engine.inbox.holds(self.call.key):
             return await self._ask(asked.reason, EpochMs(asked.time))  # a person's word came before another probe
+        again, hint = await self._settle_by_probe(proved, failed)
+        if again is not None:
+            return again
+        reason = asked.reason if asked is not None else reason + hint
+        if self.step.on_uncertain == "fail":
+            self.engine.put_outcome(Settled, self.call, decision="fail", by="on_uncertain", reason=reason)
+            return False
+        if asked is None:
+            asked = self.engine.put(
+                Uncertain, key=self.call.key, name=self.step.name, reason=reason, input=self.call.digest
+            )
+        return await self._ask(reason, EpochMs(asked.time))
+
+    async def _settle_by_probe(self, proved: bool, failed: TimeoutError | None) -> tuple[bool | None, str]:
+        """(True: run again | False: it has its outcome | None: nobody can tell, what the reason should add)."""
         answer = await self._probe()
         if isinstance(answer, Done):
             try:
                 encoded = self.step.signature.result.encode(answer.value)
             except LimitError as e:
-                reason = f"{reason}; the probe said done, but its value was refused: {e}"
-            else:
-                data = await self.engine.keep(encoded)
-                self.engine.put_outcome(Settled, self.call, decision="done", value=data, by="probe")
-                return False
-        elif answer is NOT_DONE and proved:
-            if self.call.gone:
-                return self._abandon("cancelled by the agent; the probe says that it was not done")
-            if failed is not None:
-                return await self._failed_try(failed, 0, not_done=True)
-            self._settled_again("probe", "the probe says that it was not done", "")
-            return True
-        elif answer is NOT_DONE:
-            reason = f"{reason}; the probe says not done, but whoever was at it may still be alive"
-        if self.step.on_uncertain == "fail":
-            self.engine.put_outcome(Settled, self.call, decision="fail", by="on_uncertain", reason=reason)
-            return False
-        if asked is None:
-            since = self.engine.put(
-                Uncertain, key=self.call.key, name=self.step.name, reason=reason, input=self.call.digest
-            ).time
-            return await self._ask(reason, EpochMs(since))
-        return await self._ask(asked.reason, EpochMs(asked.time))
+                return None, f"; the probe said done, but its value was refused: {e}"
+            data = await self.engine.keep(encoded)
+            self.engine.put_outcome(Settled, self.call, decision="done", value=data, by="probe")
+            return False, ""
+        if answer is not NOT_DONE:
+            return None, ""
+        if not proved:
+            return None, "; the probe says not done, but whoever was at it may still be alive"
+        return await self._not_done(failed), ""
+
+    async def _not_done(self, failed: TimeoutError | None) -> bool:
+        """It surely did not happen."""
+        if self.call.gone:
+            return self._abandon("cancelled by the agent; the probe says that it was not done")
+        if failed is not None:
+            return await self._failed_try(failed, 0, not_done=True)
+        self._settled_again("probe", "the probe says that it was not done", "")
+        return True
 
     async def _probe(self) -> object:
         if self.step.probe is None:

@@ -126,8 +126,8 @@ class Engine:
         self.steps_called += 1
         if self.steps_called > self.config.max_steps:
             raise TooManySteps(
-                f"{call.step.name}: the run has made {self.config.max_steps} step calls, which is the bound. A loop without end, or work "
-                f"for several runs?"
+                f"{call.step.name}: the run has made {self.config.max_steps} step calls, which is the bound. A loop without end, "
+                f"or work for several runs?"
             )
         try:
             call.past = self.history.claim("intent", call.key, call.step.name, call.digest)

@@ -1,8 +1,8 @@
 """Gives an attempt its loop, and takes the loop away again without unwinding agent code.
 
-Agent code that is not over when its attempt ends (parked, fenced, diverged, stopped) must never be resumed nor closed: closing a
-coroutine runs its `finally` blocks as if the agent were over. A process of its own leaves by os._exit; within a larger process what
-is left is kept, out of reach of the garbage collector.
+Agent code that is not over when its attempt ends (parked, fenced, diverged, stopped) must never be resumed nor closed: closing
+a coroutine runs its `finally` blocks as if the agent were over. A process of its own leaves by os._exit; within a larger process
+what is left is kept, out of reach of the garbage collector.
 """
 
 import asyncio
@@ -19,7 +19,8 @@ TIDY_S = 2.0
 
 
 def host(loop: AgentLoop, main: Coroutine[Any, Any, T], tidy: Callable[[], Awaitable[None]] | None = None) -> T:
-    """Run `main` in the loop to its end, then close the loop. `tidy` (closing the store) runs in it, too, if main was not cut off."""
+    """Run `main` in the loop to its end, then close the loop. `tidy` (closing the store) runs in it, too, unless main was cut
+    off."""
     task = loop.engine_task(main, "attempt")
     cut_off = True
     try:

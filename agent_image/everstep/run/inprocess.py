@@ -1,7 +1,7 @@
 """`everstep.run(agent, goal=…)`: a run in this very process, with the journal of local mode. No supervisor, no restarts.
 
-Works in a script, under pytest and in a notebook (where a loop runs already: then on a thread). Journal, anchor and spec are those
-of `everstep local`, so its commands see the run.
+Works in a script, under pytest and in a notebook (where a loop runs already: then on a thread). Journal, anchor and spec are
+those of `everstep local`, so its commands see the run.
 """
 
 import asyncio
@@ -236,8 +236,8 @@ class _InProcess:
         if isinstance(record, Park):
             waits = "; ".join(f"{w.name} at {w.key}: {w.reason}" for w in record.waits if w.kind == "uncertain")
             raise Parked(
-                f"run {self.run_name} waits for a person: {waits}. Answer with `everstep local settle {self.run_name} KEY …` and run "
-                f"it again with run_id={self.run_name!r}"
+                f"run {self.run_name} waits for a person: {waits}. Answer with `everstep local settle {self.run_name} KEY …` "
+                f"and run it again with run_id={self.run_name!r}"
             )
         if record.outcome == "cancelled":
             raise Cancelled(f"run {self.run_name} was cancelled")

@@ -1,9 +1,9 @@
 """The event loop agents run on: plain asyncio, made to repeat itself.
 
 Callbacks in agent scope (their context holds a Scope) never enter asyncio's own queue. They wait in `agent_ready` and are run by
-the pump (everstep.run.delivery) until none is left; only then is the next outcome delivered. So the order in which agent code runs
-depends on the order of outcomes alone, and "idle" is an empty queue. Everything else (step bodies, the engine, sockets) is
-asyncio as usual.
+the pump (everstep.run.delivery) until none is left; only then is the next outcome delivered. So the order in which agent code
+runs depends on the order of outcomes alone, and "idle" is an empty queue. Everything else (step bodies, the engine, sockets)
+is asyncio as usual.
 
 In agent scope `create_task` gives the task a scope and an order number (its hash, so that sets of tasks iterate alike in every
 process), `call_at` and `call_later` make durable timers, `time` is run time, and whatever reaches outside raises OutsideStep.
@@ -56,6 +56,21 @@ class AgentFuture(asyncio.Future[T]):
 
     def __hash__(self) -> int:
         return self.order
+
+
+    def set_result(self, result: T) -> None:
+        self._check_hand()
+        super().set_result(result)
+
+    def set_exception(self, exception: type[BaseException] | BaseException) -> None:
+        self._check_hand()
+        super().set_exception(exception)
+
+    def _check_hand(self) -> None:
+        """What agent code waits for is resolved by agent code."""
+        loop = self.get_loop()
+        if SCOPE.get() is None and isinstance(loop, AgentLoop) and not loop.delivering:
+            loop.foreign_wake(self.set_result)
 
 
 class AgentTimer:
@@ -118,7 +133,7 @@ class AgentLoop(asyncio.SelectorEventLoop):
 
     def _hidden(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
         """Not in `asyncio.all_tasks()`: an agent that cancels "all tasks" means its own."""
-        asyncio.tasks._unregister_task(task)  # type: ignore[attr-defined]  # exists in 3.11 to 3.13, not in the stubs
+        asyncio.tasks._unregister_task(task)
         self.outside_tasks.add(task)
         task.add_done_callback(self.outside_tasks.discard, context=self._engine_context.copy())
         return task
@@ -256,9 +271,10 @@ def _refuse(method: str) -> NoReturn:
 
 for _method in (
     "run_in_executor", "create_connection", "create_server", "create_unix_connection", "create_unix_server",
-    "create_datagram_endpoint", "connect_accepted_socket", "connect_read_pipe", "connect_write_pipe", "subprocess_exec",
-    "subprocess_shell", "getaddrinfo", "getnameinfo", "sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto",
-    "sock_connect", "sock_accept", "sock_sendfile", "sendfile", "start_tls", "add_reader", "add_writer", "add_signal_handler",
-    "run_forever", "run_until_complete", "stop", "close",
+    "create_datagram_endpoint", "connect_accepted_socket", "connect_read_pipe", "connect_write_pipe",
+    "subprocess_exec", "subprocess_shell", "getaddrinfo", "getnameinfo", "sock_recv", "sock_recv_into",
+    "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_connect", "sock_accept", "sock_sendfile", "sendfile",
+    "start_tls", "add_reader", "add_writer", "add_signal_handler", "run_forever", "run_until_complete", "stop",
+    "close",
 ):  # fmt: skip
     setattr(AgentLoop, _method, _refusing(_method))

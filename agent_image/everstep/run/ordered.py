@@ -1,9 +1,9 @@
 """Makes asyncio's own sets of awaitables iterate alike in every process.
 
-`asyncio.as_completed` and `asyncio.wait` pass what they are given through `set(…)`. Tasks and futures of agent code hash to their
-creation order, so sets of them are in order. Bare coroutines hash to their address: as_completed would start them in another order in
-each process. So in agent scope the name `set` inside asyncio.tasks keeps the order of coroutines, and refuses a set of them that
-was unordered before it arrived.
+`asyncio.as_completed` and `asyncio.wait` pass what they are given through `set(…)`. Tasks and futures of agent code hash to
+their creation order, so sets of them are in order. Bare coroutines hash to their address: as_completed would start them in
+another order in each process. So in agent scope the name `set` inside asyncio.tasks keeps the order of coroutines, and refuses
+a set of them that was unordered before it arrived.
 """
 
 import asyncio

@@ -3,6 +3,7 @@
 The process ends by os._exit, always: nothing that agent code left on the stack may run afterwards.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -201,8 +202,6 @@ def _leave_early(_number: int, _frame: FrameType | None) -> None:
 
 def _exit(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             stream.flush()
-        except (OSError, ValueError):
-            pass
     os._exit(code)

@@ -90,14 +90,14 @@ class Step(Generic[P, R]):
         )
 
 
-# Calls are typed CoroutineType[object, None, R], not Coroutine[Any, Any, R]: with an explicit Any in it mypy finds the overloads of
-# asyncio.gather ambiguous and gives up on their results.
+# Calls are typed CoroutineType[object, None, R], not Coroutine[Any, Any, R]: with an explicit Any in it mypy finds the overloads
+# of asyncio.gather ambiguous and gives up on their results.
 class AsyncStep(Step[P, R]):
     """A step with an async body: awaited in async agents, `.sync(…)` in sync ones."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> "CoroutineType[object, None, R]":
         self._scope(sync_agent=False)
-        return _call(self, args, kwargs)
+        return cast("CoroutineType[object, None, R]", _call(self, args, kwargs))
 
     def sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call it from a sync agent; blocks until the step has an outcome."""
@@ -117,7 +117,7 @@ class SyncStep(Step[P, R]):
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> "CoroutineType[object, None, R]":
         """Await it in an async agent."""
         self._scope(sync_agent=False)
-        return _call(self, args, kwargs)
+        return cast("CoroutineType[object, None, R]", _call(self, args, kwargs))
 
 
 async def _call(step: Step[P, R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:

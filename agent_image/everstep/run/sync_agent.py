@@ -1,7 +1,8 @@
 """A sync agent: one dedicated thread, which alone makes its calls.
 
-The thread hands each call to the loop's thread and waits. While it waits, a sync step's body without a timeout runs on it, so that
-code that minds its thread (a SQLite connection, a debugger) feels at home; a body with a timeout runs on a thread of its own.
+The thread hands each call to the loop's thread and waits. While it waits, a sync step's body without a timeout runs on it, so
+that code that minds its thread (a SQLite connection, a debugger) feels at home; a body with a timeout runs on a thread of its
+own.
 """
 
 import asyncio

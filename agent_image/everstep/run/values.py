@@ -218,35 +218,39 @@ def find_bad(value: object, path: str) -> tuple[str, str] | None:
 
 
 def _find_bad(value: object, path: str, above: list[int], depth: int) -> tuple[str, str] | None:
-    kind = type(value)
-    if isinstance(value, float):
-        return None if math.isfinite(value) else (path, f"{value!r} is not JSON")
-    if isinstance(value, str):
-        return _bad_text(value, path)
-    if value is None or isinstance(value, bool | int):
-        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return _bad_scalar(value, path)
+    if not isinstance(value, dict) and type(value) is not list:
+        cure = "; annotate the step with its type, or use a list" if isinstance(value, tuple | set | frozenset) else ""
+        return path, f"{_type_name(type(value))} is not JSON{cure}"
     if id(value) in above:
         return path, "contains itself"
     if depth > MAX_DEPTH:
         return path, f"is nested deeper than {MAX_DEPTH} levels"
     above.append(id(value))
     try:
-        if isinstance(value, dict):
-            for key, item in value.items():
-                if not isinstance(key, str):
-                    return path, f"key {key!r} is {_type_name(type(key))}; JSON keys are strings"
-                if bad := _find_bad(item, f"{path}.{key}", above, depth + 1):
-                    return bad
-            return None
-        if kind is list:
-            for i, item in enumerate(typing.cast("list[object]", value)):
-                if bad := _find_bad(item, f"{path}[{i}]", above, depth + 1):
-                    return bad
-            return None
+        return _bad_item(value, path, above, depth)
     finally:
         above.pop()
-    cure = "; annotate the step with its type, or use a list" if isinstance(value, tuple | set | frozenset) else ""
-    return path, f"{_type_name(kind)} is not JSON{cure}"
+
+
+def _bad_item(value: object, path: str, above: list[int], depth: int) -> tuple[str, str] | None:
+    if isinstance(value, dict):
+        items = [(key, f"{path}.{key}", item) for key, item in value.items()]
+    else:
+        items = [("", f"{path}[{i}]", item) for i, item in enumerate(cast("list[object]", value))]
+    for key, place, item in items:
+        if not isinstance(key, str):
+            return path, f"key {key!r} is {_type_name(type(key))}; JSON keys are strings"
+        if bad := _find_bad(item, place, above, depth + 1):
+            return bad
+    return None
+
+
+def _bad_scalar(value: object, path: str) -> tuple[str, str] | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return path, f"{value!r} is not JSON"
+    return _bad_text(value, path) if isinstance(value, str) else None
 
 
 def _bad_text(value: str, path: str) -> tuple[str, str] | None:
