@@ -94,6 +94,13 @@ async def test_fence_sees_a_tail_that_is_gone_although_meta_is_not(store: Store,
     assert (await store.fence(tale.journal, Attempt(2), tale.head, {})).answer is FENCE.LOST
 
 
+async def test_fence_sees_meta_set_back_behind_the_anchor(store: Store, bench: Bench) -> None:
+    tale = await begin(store, "j", records=5)
+    entries = bench.entries(tale.journal)
+    bench.set_head(tale.journal, Head(entries[2].seq, entries[2].hash))
+    assert (await store.fence(tale.journal, Attempt(2), tale.head, {})).answer is FENCE.LOST
+
+
 async def test_fence_sees_a_record_missing_at_the_anchor(store: Store, bench: Bench) -> None:
     tale = await begin(store, "j", records=5)
     entries = bench.entries(tale.journal)
@@ -216,6 +223,20 @@ async def test_append_gap(store: Store, bench: Bench) -> None:
     bench.rewrite(tale.journal, bench.entries(tale.journal)[:2])
     reply = await store.append(tale.journal, Attempt(1), OWNER, tale.head, tale.seal(1))
     assert reply.answer is APPEND.GAP, "the stream's last id is not meta.seq"
+
+
+async def test_append_gap_where_newer_entries_were_deleted(redis_bench: RedisBench, opened: Open) -> None:
+    """A stream remembers its last id: what was deleted from its end cannot be written again behind meta's back."""
+    store = opened(redis_bench)
+    tale = await begin(store, "j", records=5)
+    entries = redis_bench.entries(tale.journal)
+    with redis_bench.client() as c:
+        c.xdel(redis_bench.keys(tale.journal).journal, "4-0", "5-0")
+    cut = replace(tale, head=Head(entries[2].seq, entries[2].hash))
+    redis_bench.set_head(tale.journal, cut.head)
+    reply = await store.append(tale.journal, Attempt(1), OWNER, cut.head, cut.seal(2, size_bytes=9))
+    assert (reply.answer, reply.head) == (APPEND.GAP, cut.head)
+    assert len(redis_bench.entries(tale.journal)) == 3
 
 
 async def test_append_nolease(store: Store, bench: Bench) -> None:
