@@ -117,6 +117,23 @@ AT_MOST_ONCE = {"c", "f", "k"}
 FLAKY = "g"
 
 
+async def always_not_done(effects: str, name: str) -> Probed[str]:
+    """A probe that lies."""
+    return NOT_DONE
+
+
+@everstep.step(effect="at_most_once", probe=always_not_done)
+async def tell_twice(effects: str, name: str) -> str:
+    effect(effects, name)
+    return name
+
+
+@everstep.agent
+async def canary(goal: str, effects: str) -> str:
+    """Breaks a promise when it is killed after its effect; the judge must see it."""
+    return await tell_twice(effects, "a")
+
+
 @everstep.step(effect="idempotent")
 async def slow(effects: str, name: str, seconds: float) -> str:
     """Says that it began by doing its effect, then takes its time."""

@@ -91,6 +91,9 @@ async def check(driver: Driver, names: tuple[str, ...], at_most_once: set[str]) 
         assert not late, f"a recorded step ran again: {late}"
         if story.effect == "at_most_once":
             assert len(done) == 1, f"{story.name} {story.key}: {len(done)} effects of at_most_once, {story}"
+            licences = sum(said.startswith("again ") for said in story.settled)
+            assert story.intents <= 1 + story.failed_tries + licences, f"{story.name} ran again unasked: {story}"
+            assert len(story.settled) >= story.lost, f"{story.name} was lost in flight and not settled: {story}"
     for line in lines:
         assert line["idem"] in by_idem, f"an effect without an intent: {line}"
         if line["name"] in at_most_once:

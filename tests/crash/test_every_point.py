@@ -86,3 +86,43 @@ async def test_without_a_loss_every_effect_happens_once(store_url: str, run_key:
         told = stories(await driver.records())
         assert all(story.lost == 0 and story.uncertain == 0 for story in told.values())
         assert len(driver.lines()) == len(SCRIPT_EFFECTS) + 2, "only the flaky step was called three times"
+
+
+async def test_the_judge_sees_a_second_effect(store_url: str, run_key: bytes | None, tmp_path: Path) -> None:
+    """The canary: a probe that lies makes an at_most_once effect happen twice. The checks of this tier must then fail."""
+    async with Driver(store_url, JournalId("canary"), tmp_path, "tests.crash.agents:canary", {}, run_key) as driver:
+        await driver.finish(faults="after_effect@1=kill")
+        assert [line["name"] for line in driver.lines()] == ["a", "a"]
+        with pytest.raises(AssertionError, match="2 effects of at_most_once"):
+            await check(driver, ("a",), {"a"})
+
+
+APPENDS_MAX = 40
+AT_ONCE = 3
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("store_kind", ["sqlite"])
+@pytest.mark.parametrize("point", ["before_append", "after_append"])
+async def test_sigkill_around_every_single_write(point: str, store_url: str, tmp_path: Path) -> None:
+    """Each write of the first attempt, one run per write, until a run gets through without reaching the fault."""
+    numbers, reached = iter(range(1, APPENDS_MAX + 1)), []
+    through = asyncio.Event()
+
+    async def sweep() -> None:
+        while not through.is_set() and (number := next(numbers, 0)):
+            name = f"sweep-{point}-{number}"
+            async with Driver(store_url, JournalId(name), tmp_path / name) as driver:
+                finished = await driver.finish(faults=f"{point}:{number}@1=kill")
+                assert finished.value == SCRIPT_RESULT, f"{point}:{number}: {finished}"
+                await check(driver, SCRIPT_EFFECTS, AT_MOST_ONCE)
+                if driver.exits[0] == -signal.SIGKILL:
+                    reached.append(number)
+                else:
+                    through.set()
+
+    async with asyncio.TaskGroup() as sweeps:
+        for _ in range(AT_ONCE):
+            sweeps.create_task(sweep())
+    assert len(reached) >= 8, f"only writes {reached} were reached"
+    assert through.is_set(), f"more than {APPENDS_MAX} writes"

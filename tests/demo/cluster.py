@@ -72,7 +72,8 @@ class Story:
     def kill_agent(self) -> None:
         """kill -9 of process 1 of the agent's container, from its node."""
         pod = self.demo.live_pod()
-        loss = self._lose(f"kill -9 of the agent's process on {pod.node}")
+        away = "" if self.demo.operator_ready() else ", the operator being away"
+        loss = self._lose(f"kill -9 of the agent's process on {pod.node}{away}")
         faults.kill_container_pid1(self.cluster, pod.node, pod.uid)
         self._resumed(loss)
 

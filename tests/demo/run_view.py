@@ -115,6 +115,13 @@ class Demo:
 
         return wait_for("the operator's pod", find, timeout_s=60)
 
+    def operator_ready(self) -> bool:
+        """Whether the operator's pod is ready now."""
+        selector = "app.kubernetes.io/component=operator"
+        pods = self.kube.json("-n", SYSTEM, "get", "pods", "-l", selector)["items"]
+        conditions = [c for pod in pods for c in pod["status"].get("conditions", [])]
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
     def _answer(self) -> None:
         """If a mail may or may not have gone out, look at the gateway and say so, as a person would."""
         if self.status.get("summary") != "Uncertain":

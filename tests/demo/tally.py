@@ -136,5 +136,5 @@ class Tally:
         """One line."""
         return (
             f"{self.attempts} attempts · {self.steps_recorded} steps recorded, {self.steps_replayed} of them replayed by the "
-            f"last attempt · {self.model_calls_saved} model calls not paid twice"
+            f"last attempt · {self.model_calls_saved} model calls saved over all losses"
         )
