@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import everstep
-from everstep.errors import Terminated
+from everstep.errors import JournalUnavailable, Terminated
 from everstep.journal.records import Finished, Park
 from everstep.testing import MemoryRun, for_every_crash
 
@@ -329,3 +329,53 @@ def test_an_agent_whose_end_changed_is_told_by_replay() -> None:
     box[0] = 2
     with pytest.raises(everstep.Diverged, match="ended in another way"):
         run.replay()
+
+
+# --- a store that is away ----------------------------------------------------------------------------------------------
+
+
+def away_between(run: MemoryRun[Any], first_s: float, last_s: float) -> None:
+    """The store answers nothing between two moments of virtual time."""
+    append = run.store.append
+
+    async def sometimes(*args: Any, **kwargs: Any) -> Any:
+        if first_s <= run.clock.monotonic_s() < last_s:
+            raise JournalUnavailable("no answer")
+        return await append(*args, **kwargs)
+
+    run.store.append = sometimes  # type: ignore[method-assign]  # the fault
+
+
+def test_e26_while_the_store_is_away_no_effect_begins_and_nothing_is_lost() -> None:
+    run: MemoryRun[list[str]] = MemoryRun(two_steps, "go")
+    away_between(run, 1, 40)
+    assert run.run() == ["one", "two"]
+    assert effects == ["one", "two"]
+    assert run.clock.monotonic_s() >= 43
+    assert [r.kind for r in run.records] == ["run_started", "intent", "result", "intent", "result", "finished"]
+
+
+def test_e28_a_store_that_stays_away_ends_the_attempt_in_bounded_time_and_another_goes_on() -> None:
+    run: MemoryRun[list[str]] = MemoryRun(two_steps, "go")
+    away_between(run, 1, 100)
+    ended = run.attempt()
+    assert isinstance(ended.error, JournalUnavailable)
+    assert run.clock.monotonic_s() < 80
+    assert unwound == []
+    run.sleep(100)
+    assert run.run() == ["one", "two"]
+    assert effects == ["one", "one", "two"]  # the first result could not be written
+
+
+def test_nothing_follows_the_last_record() -> None:
+    """A cancel that arrives while `finished` is being written is too late, and is not written."""
+    run: MemoryRun[list[str]] = MemoryRun(two_steps, "go")
+
+    def late(point: str) -> None:
+        if point == "before_finished":
+            run.cancel()
+
+    away_between(run, 6, 20)
+    assert run.attempt(on_point=late).kind == "succeeded"
+    assert run.kinds()[-1] == "finished"
+    assert run.clock.monotonic_s() >= 20

@@ -5,6 +5,7 @@ from `Attempt.run`; finished and parked are returned.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import platform
@@ -397,7 +398,8 @@ class Attempt:
                     by="everstep",
                     reason="its process was told to stop before the body began",
                 )
-        await engine.writer.drain()
+        with contextlib.suppress(TimeoutError):  # the store is away; what it did not take is lost with the process
+            await asyncio.wait_for(engine.writer.drain(), max(1.0, until - self.clock.monotonic_s()))
         raise Terminated("the process was told to stop; everything recorded is written")
 
     # --- the store ----------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class Delivery:
         ready = engine.loop.agent_ready
         until = engine.clock.monotonic_s() + SLICE_S
         turns = 0
-        while engine.stop_reason is None:
+        while engine.stop_reason is None and not engine.finishing:
             while ready:
                 handle = ready.popleft()
                 if not handle._cancelled:
@@ -269,7 +269,7 @@ class Delivery:
 
     def _ring(self, timer: TimerCall) -> None:
         engine = self.engine
-        if timer.gone or engine.stop_reason is not None or engine.terminating:
+        if timer.gone or engine.stop_reason is not None or engine.terminating or engine.finishing:
             return
         if timer.due > engine.clock.now_epoch_ms():
             self._arm(timer)

@@ -18,7 +18,7 @@ from everstep.clock import Clock
 from everstep.errors import BadCall, Cancelled, Diverged, Frozen, TooManySteps
 from everstep.ids import EpochMs, JournalId, Seq, StepKey
 from everstep.journal.progress import Progress
-from everstep.journal.records import BLOB_OVER_BYTES, Intent, Json, Record, Timer, Value, canonical
+from everstep.journal.records import BLOB_OVER_BYTES, Finished, Intent, Json, Record, Timer, Value, canonical
 from everstep.journal.store import Store
 from everstep.journal.writer import JournalWriter
 from everstep.run.body import BodyRun
@@ -75,6 +75,7 @@ class Engine:
         self.parking = False
         self.terminating = False
         self.finishing = False
+        """The last record is on its way: agent code stands still, and nothing else is put."""
         self.idle = asyncio.Event()
         self.stop_reason: BaseException | None = None
         self.failure: BaseException | None = None
@@ -207,6 +208,8 @@ class Engine:
 
     def put(self, kind: type[R], **fields: Any) -> R:  # the fields of that kind, checked by its model
         """Seal one record. Raises what ended the writer."""
+        if self.finishing and kind is not Finished:
+            raise Frozen("the run is finishing; nothing follows its last record")
         made: list[R] = []
 
         def make(seq: Seq) -> Record:
@@ -356,6 +359,12 @@ class Engine:
         if not delivery.live or delivery.busy or self.busy_drivers or self._unstarted:
             return False
         return not (self.thread is not None and self.thread.busy)
+
+    @property
+    def takes_answers(self) -> bool:
+        """Whether what people said may become a record now."""
+        ending = self.parking or self.terminating or self.finishing or self.stop_reason is not None
+        return self.delivery.live and not ending
 
     # --- parking ------------------------------------------------------------------------------------------------
 

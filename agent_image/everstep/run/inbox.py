@@ -76,13 +76,7 @@ class Inbox:
     def apply(self) -> None:
         """Turn what was read into records, as far as it has its turn."""
         engine = self._engine
-        if (
-            engine is None
-            or not engine.delivery.live
-            or engine.parking
-            or engine.terminating
-            or engine.stop_reason is not None
-        ):
+        if engine is None or not engine.takes_answers:
             return
         try:
             self._apply_cancels(engine)

@@ -169,7 +169,7 @@ def _code_of_kind(error: BaseException) -> tuple[int, StopReason]:
         return ExitCode.BAD_CONFIG, StopReason.BAD_ENTRYPOINT if entrypoint else StopReason.BAD_INPUTS
     if isinstance(error, JournalError):
         return ExitCode.JOURNAL_REFUSED, StopReason.JOURNAL_UNREADABLE
-    return 1, StopReason.BAD_CONFIG
+    return 1, StopReason.AGENT_FAILED  # without a `finished` record: the process crashed
 
 
 def _said(
