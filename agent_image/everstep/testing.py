@@ -9,8 +9,9 @@
 """
 
 import copy
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -21,9 +22,9 @@ from everstep.ids import Attempt as AttemptNumber
 from everstep.ids import InboxId, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.inbox import CancelBody, SettleBody, make_entry
-from everstep.journal.memory import MemoryStore
+from everstep.journal.memory import MemoryJournal, MemoryStore
 from everstep.journal.records import Finished, Park, Record, Waited, decode
-from everstep.journal.store import FenceAnswer, Head, Store
+from everstep.journal.store import FenceAnswer, Head, Store, Stored
 from everstep.run.agents import Agent
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.blobs import read_value
@@ -243,6 +244,24 @@ class MemoryRun(Generic[R]):
         """The journal, decoded."""
         journal = self.store.journals_by_id.get(self.journal_id)
         return [decode(stored.record, stored.seq) for stored in journal.records] if journal else []
+
+    def load(self, records: Sequence[bytes]) -> None:
+        """Make the journal of this run from recorded bytes (`raw_records` of another), e.g. of an older version."""
+        prev = self.chain.genesis()
+        stored = []
+        for i, raw in enumerate(records):
+            link = self.chain.link(prev, raw)
+            stored.append(Stored(Seq(i + 1), raw, prev, link, AttemptNumber(json.loads(raw)["attempt"])))
+            prev = link
+        self.number = max((s.attempt for s in stored), default=0)
+        journal = MemoryJournal(AttemptNumber(self.number), Head(Seq(len(stored)), prev), records=stored)
+        self.store.journals_by_id[self.journal_id] = journal
+
+    @property
+    def raw_records(self) -> list[bytes]:
+        """The journal as it is stored."""
+        journal = self.store.journals_by_id.get(self.journal_id)
+        return [stored.record for stored in journal.records] if journal else []
 
     def kinds(self) -> list[str]:
         """`kind key` of every record, to look at."""

@@ -47,7 +47,7 @@ class Agent(Generic[P, R]):
             hints = get_type_hints(self.fn, include_extras=True)
             self._codecs = {
                 p: Codec(hints.get(p, Any), f"agent {self.name}", f"input {p}") for p in self.parameters
-            } | {"return": Codec(hints.get("return", Any), f"agent {self.name}", "result")}
+            } | {"return": Codec(hints.get("return", Any), f"agent {self.name}", "result", exact=False)}
         return self._codecs[name]
 
     @property

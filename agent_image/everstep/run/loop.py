@@ -57,7 +57,6 @@ class AgentFuture(asyncio.Future[T]):
     def __hash__(self) -> int:
         return self.order
 
-
     def set_result(self, result: T) -> None:
         self._check_hand()
         super().set_result(result)

@@ -40,18 +40,22 @@ class Encoded:
 
 
 class Codec:
-    """Values of one annotation. `what` names it in errors, e.g. `result` or `argument body`."""
+    """Values of one annotation. `what` names it in errors, e.g. `result` or `argument body`.
 
-    def __init__(self, annotation: object, step: str, what: str) -> None:
+    `exact` False takes whatever becomes JSON, even if it comes back as something else (a tuple as a list): for the result of a
+    whole run, which no agent code sees again and which must not be lost to a tuple after hours of work."""
+
+    def __init__(self, annotation: object, step: str, what: str, *, exact: bool = True) -> None:
         self.step = step
         self.what = what
+        self.exact = exact
         self.plain = annotation if annotation in _PLAIN else None
         self.adapter: TypeAdapter[Any] | None = None
         if annotation is None:
             self.plain = type(None)
-        elif self.plain is None and annotation not in (Any, object, inspect.Parameter.empty):
+        elif self.plain is None and (annotation not in (Any, object, inspect.Parameter.empty) or not exact):
             try:
-                self.adapter = TypeAdapter(cast(Any, annotation))  # any annotation
+                self.adapter = TypeAdapter(Any if annotation is object else cast(Any, annotation))  # any annotation
             except (PydanticSchemaGenerationError, PydanticUserError) as e:
                 raise BadStep(
                     f"{step}: {what} is annotated {_type_name(annotation)}, which cannot be journaled. Pass plain data (a "
@@ -78,7 +82,7 @@ class Codec:
             raw = self._canonical(dumped, value)
             data = json.loads(raw)
             back = self._back(raw, value)
-            if back != typed:
+            if self.exact and back != typed:
                 raise self._changed(typed, back)
         if len(raw) > VALUE_MAX_BYTES:
             raise ValueTooLarge(

@@ -1,0 +1,103 @@
+"""The agents whose journals are kept here. Their code is frozen: a change of it is a change of what the journals mean."""
+
+import asyncio
+
+import everstep
+from everstep import NOT_DONE, Probed, Retry, StepFailed
+
+calls = 0
+
+
+@everstep.step(effect="read")
+async def look(n: int, seconds: float = 0.0) -> int:
+    await asyncio.sleep(seconds)
+    return 2 * n
+
+
+@everstep.step(effect="idempotent", retry=Retry(max_tries=3, backoff_s=0.5, jitter=0))
+async def flaky(n: int) -> dict[str, tuple[int, ...]]:
+    global calls  # noqa: PLW0603  # fails the first time only
+    calls += 1
+    if calls == 1:
+        raise ConnectionError("busy")
+    return {"n": (n, n)}
+
+
+@everstep.step(effect="read")
+async def broken(n: int) -> None:
+    raise LookupError(f"nothing at {n}")
+
+
+async def never_sent(text: str) -> Probed[int]:
+    return NOT_DONE
+
+
+@everstep.step(effect="at_most_once", probe=never_sent)
+async def send(text: str) -> int:
+    await asyncio.sleep(0.1)
+    return len(text)
+
+
+@everstep.step(effect="at_most_once")
+async def mail(text: str) -> int:
+    await asyncio.sleep(0.1)
+    return len(text)
+
+
+@everstep.step(effect="read")
+async def large(size: int) -> str:
+    return "x" * size
+
+
+@everstep.agent
+async def everything(goal: str, n: int) -> list[object]:
+    """Every form of asyncio and every kind of record in one agent."""
+    seen: list[object] = [goal]
+    seen.append(await asyncio.gather(*(look(i, 0.5 - 0.1 * i) for i in range(n))))
+    seen.append([await c for c in asyncio.as_completed([look(10 + i, 0.3 - 0.1 * i) for i in range(3)])])
+    pending = {asyncio.ensure_future(look(20 + i, 0.1 * (i % 2))) for i in range(4)}
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        seen.append([t.result() for t in done])
+    try:
+        async with asyncio.timeout(0.2):
+            await look(30, 60)
+    except TimeoutError:
+        seen.append("timeout")
+    try:
+        await broken(1)
+    except StepFailed as e:
+        seen.append([e.type, e.message])
+    async with asyncio.TaskGroup() as group:
+        a = group.create_task(send("hello"))
+        b = group.create_task(asyncio.sleep(5, "slept"))
+    seen += [a.result(), b.result(), (await flaky(7))["n"], await mail("world")]
+    seen += [everstep.now().isoformat(), str(everstep.uuid4()), everstep.random()]
+    await everstep.sleep(3600)
+    seen.append(await look(40))
+    return seen
+
+
+@everstep.agent
+async def leaves(goal: str) -> str:
+    """Cancelled by a person while it waits, with clean-up."""
+    try:
+        await look(1)
+        await asyncio.sleep(20)
+    finally:
+        await look(2)
+    return "never"
+
+
+@everstep.agent
+def plainly(goal: str) -> list[object]:
+    """A sync agent."""
+    first = look.sync(1)
+    everstep.sleep(2)
+    return [first, look.sync(first), everstep.random() < 1, everstep.now().year]
+
+
+@everstep.agent
+async def renamed(goal: str, n: int) -> list[object]:
+    """`everything` after a careless change: its first steps are called in another order."""
+    return [goal, await look(99), n]

@@ -1,0 +1,76 @@
+"""`python -m tests.histories.record NAME`: plays one of the scripts below and keeps its journal."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import everstep.run.attempt
+from everstep.testing import MemoryRun
+from tests.histories import agents
+
+HERE = Path(__file__).parent
+
+
+def everything() -> MemoryRun[Any]:
+    """Five losses at different moments, a question and an answer, a park."""
+    run: MemoryRun[Any] = MemoryRun(agents.everything, "history", {"n": 4}, seed=7)
+    for point in ("after_append:3", "after_effect:6", "in_body:9", "in_replay:9", "after_effect:2"):
+        run.attempt(crash_at=point)
+    while True:
+        ended = run.attempt()
+        if ended.kind != "parked":
+            return run
+        for wait in ended.waits:
+            if wait.kind == "uncertain":
+                run.settle(wait.key, "done", 5, by="jane")
+        if ended.wake_epoch_ms is not None:
+            run.sleep((ended.wake_epoch_ms - run.clock.now_epoch_ms()) / 1000)
+
+
+def cancelled() -> MemoryRun[Any]:
+    run: MemoryRun[Any] = MemoryRun(agents.leaves, "history")
+    run.cancel(by="jane", reason="changed her mind")
+    run.attempt(crash_at="in_body:2")
+    run.attempt()
+    return run
+
+
+def plainly() -> MemoryRun[Any]:
+    run: MemoryRun[Any] = MemoryRun(agents.plainly, "history")
+    run.attempt(crash_at="after_append:2")
+    run.attempt()
+    return run
+
+
+def unfinished() -> MemoryRun[Any]:
+    """Lost in the middle: today's code must take it up."""
+    run: MemoryRun[Any] = MemoryRun(agents.everything, "history", {"n": 4}, seed=8)
+    run.attempt(crash_at="after_result:9")
+    return run
+
+
+SCRIPTS: dict[str, Callable[[], MemoryRun[Any]]] = {
+    "everything": everything,
+    "cancelled": cancelled,
+    "plainly": plainly,
+    "unfinished": unfinished,
+}
+
+
+def main(name: str) -> None:
+    path = HERE / f"{everstep.run.attempt.SDK_VERSION}-{name}.jsonl"
+    if path.exists():
+        sys.exit(f"{path} exists; journals of a release are not changed")
+    agents.calls = 0
+    run = SCRIPTS[name]()
+    head = {"agent": run.agent.name, "goal": run.goal, "inputs": run.inputs, "sdk": everstep.run.attempt.SDK_VERSION}
+    lines = [json.dumps(head), *(raw.decode() for raw in run.raw_records)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(path, len(lines) - 1, "records")
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or SCRIPTS:
+        main(wanted)
