@@ -79,14 +79,14 @@ def remove(cluster: Cluster, kube: Kube) -> None:
     kube("delete", "namespace", RUNS, SYSTEM, "--ignore-not-found", "--timeout=120s", timeout_s=130)
 
 
-def make_run(kube: Kube, name: str, **spec: Any) -> Run:
+def make_run(kube: Kube, name: str, *, namespace: str = RUNS, **spec: Any) -> Run:
     """An AgentRun of the doubling agent."""
     template = {
         "volumes": [{"name": "code", "configMap": {"name": "agent-code"}}],
         "volumeMounts": [{"name": "code", "mountPath": "/code"}],
     }
     agent = {"entrypoint": "doubling:run", "env": [{"name": "PYTHONPATH", "value": "/code"}]}
-    return Run(kube, RUNS, name, {"goal": name, "agent": agent, "template": template, **spec}).create()
+    return Run(kube, namespace, name, {"goal": name, "agent": agent, "template": template, **spec}).create()
 
 
 def pods(kube: Kube) -> dict[str, Any]:

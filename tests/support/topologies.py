@@ -127,8 +127,8 @@ def _free(port: int) -> bool:
     return True
 
 
-def make_certificates(folder: Path) -> None:
-    """`ca.crt`, and `server.crt` with `server.key` for 127.0.0.1, signed by it; `other.crt`, a CA that signed nothing."""
+def make_certificates(folder: Path, alt_name: str = "IP:127.0.0.1") -> None:
+    """`ca.crt`, and `server.crt` with `server.key` for `alt_name`, signed by it; `other.crt`, a CA that signed nothing."""
     openssl = shutil.which("openssl")
     assert openssl, "openssl is needed for the TLS tests: apt-get install openssl"
 
@@ -152,7 +152,7 @@ def make_certificates(folder: Path) -> None:
             *subject,
         )
     run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=127.0.0.1")
-    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
+    (folder / "ext").write_text(f"subjectAltName={alt_name}\n")
     run(
         "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
         "-extfile", "ext", "-out", "server.crt",
