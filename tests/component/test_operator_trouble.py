@@ -210,7 +210,7 @@ async def test_api_writes_are_bounded(bench: Rig) -> None:
     agent = await bench.agent("hello-1")
     for key in range(20):
         await agent.step(str(key))
-    await bench.until(lambda: bench.condition("hello", "PodReady").startswith("True"), "the pod is seen")
+    await bench.until(lambda: bench.condition("hello", "Reconciling").startswith("False"), "the run is seen running")
     before = len(bench.server.calls)
     await asyncio.sleep(3)
     idle = bench.server.calls[before:]

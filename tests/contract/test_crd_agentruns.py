@@ -8,8 +8,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from everstep.ids import Attempt, JournalId, RecordHash, RunName, Seq
 from everstep_operator.api import words
-from everstep_operator.api.models import AgentRunSpec, AgentRunStatus
+from everstep_operator.api.meta import RunRef
+from everstep_operator.api.models import AgentRunSpec, AgentRunStatus, read_spec
+from everstep_operator.api.pod import AttemptPlan, PodDefaults, build_attempt_pod
 
 CRD: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "crds" / "agentruns.yaml").read_text())
 VERSION: dict[str, Any] = CRD["spec"]["versions"][0]
@@ -206,3 +209,32 @@ def test_reasons_are_camel_case_and_fit_a_condition() -> None:
             assert word[0].isupper(), word
             assert word.isalnum(), word
             assert len(word) <= 63, word
+
+
+EXAMPLES = [
+    (path.name, document)
+    for path in sorted((Path(__file__).parents[2] / "crds" / "examples").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    if document.get("kind") == "AgentRun"
+]
+
+
+@pytest.mark.parametrize(("name", "run"), EXAMPLES, ids=[e[0] for e in EXAMPLES])
+def test_examples_are_read_whole_and_make_a_pod(name: str, run: dict[str, Any]) -> None:
+    """Nothing in an example is a field that the models, or the schema, do not know."""
+    spec = read_spec(run["spec"])
+    assert _known(run["spec"], SCHEMA["properties"]["spec"]) == [], name
+    ref = RunRef("default", RunName(run["metadata"]["name"]), JournalId("uid"))
+    plan = AttemptPlan(Attempt(1), Seq(0), RecordHash("0" * 64))
+    assert build_attempt_pod(ref, spec, plan, PodDefaults(image="default:1"))["metadata"]["name"].endswith("-1")
+
+
+def _known(value: Any, schema: dict[str, Any], path: str = "spec") -> list[str]:
+    """Paths that the schema would prune."""
+    if not isinstance(value, dict) or schema.get("x-kubernetes-preserve-unknown-fields"):
+        return []
+    properties, free = schema.get("properties") or {}, "additionalProperties" in schema
+    unknown = [f"{path}.{name}" for name in value if name not in properties and not free]
+    return unknown + [
+        u for name in value if name in properties for u in _known(value[name], properties[name], f"{path}.{name}")
+    ]
