@@ -143,9 +143,9 @@ class KeyQueue(Generic[K]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def knows(self, key: K) -> bool:
-        """Whether the key waits, runs or has a timer: it will be looked at without anybody's help."""
-        return key in self._waiting or key in self._running or key in self._timers
+    def is_due_within(self, key: K, within_s: float, now_s: float) -> bool:
+        """Whether the key will be looked at in that time without anybody's help: it waits, or its timer falls due."""
+        return key in self._waiting or self._timers.get(key, now_s + within_s + 1) <= now_s + within_s
 
     def depth(self) -> int:
         """Keys that wait for a worker."""
@@ -203,9 +203,9 @@ class WorkQueue(Generic[K]):
         self._keys.add_after(key, delay_s, self._now())
         self._wake.set()
 
-    def knows(self, key: K) -> bool:
-        """See KeyQueue.knows."""
-        return self._keys.knows(key)
+    def is_due_within(self, key: K, within_s: float) -> bool:
+        """See KeyQueue.is_due_within."""
+        return self._keys.is_due_within(key, within_s, self._now())
 
     def depth(self) -> int:
         return self._keys.depth()

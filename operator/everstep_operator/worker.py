@@ -203,21 +203,21 @@ class Resync:
         """For ever; a listing that fails is tried again sooner."""
         while True:
             try:
-                await self.once()
+                await self.once(every_s)
                 pause = every_s
             except EverstepError as e:
                 log.warning("resync: %s", e)
                 pause = min(every_s, RESYNC_RETRY_S)
             await asyncio.sleep(pause)
 
-    async def once(self) -> None:
-        """List all runs. Those with a timer look after themselves; the others, and those that we remember and the list does not
-        have, are looked at. The list is no verdict: each look begins with a live GET."""
+    async def once(self, every_s: float) -> None:
+        """List all runs. Those whose timer falls due before the next resync look after themselves; the others, and those that
+        we remember and the list does not have, are looked at. The list is no verdict: each look begins with a live GET."""
         listed: set[JournalId] = set()
         async for run in self._cluster.list_runs(self._namespaces):
             listed.add(JournalId(run.uid))
             key = RunKey(run.namespace, run.name)
-            if not self._queue.knows(key):
+            if not self._queue.is_due_within(key, every_s):
                 self._queue.add(key, urgent=False)
         for memory in self._memories.all():
             if memory.uid not in listed:

@@ -46,7 +46,7 @@ def test_a_key_that_is_added_without_end_runs_at_a_bounded_rate() -> None:
             q.done("a", now)
         now += 0.01
     assert 90 <= runs <= 101
-    assert q.knows("a"), "the last edit is still owed a look"
+    assert q.is_due_within("a", 1, now), "the last edit is still owed a look"
 
 
 def test_keys_are_served_in_order_of_arrival() -> None:
@@ -66,6 +66,17 @@ def test_timers_fire_at_their_time_and_the_earliest_wins() -> None:
     assert q.take(5) == "a"
     q.done("a", 0)
     assert q.take(100) is None, "the replaced timers are gone"
+
+
+def test_a_timer_beyond_the_resync_does_not_excuse_a_key_from_it() -> None:
+    """E22: a long timer must not hide a run from the resync."""
+    q = make()
+    assert not q.is_due_within("a", 180, 0)
+    q.add_after("a", 600, 0)
+    assert not q.is_due_within("a", 180, 0)
+    assert q.is_due_within("a", 180, 420)
+    q.add("b", 0)
+    assert q.is_due_within("b", 180, 0)
 
 
 def test_taking_a_key_drops_its_timer_since_it_decides_anew() -> None:
