@@ -263,13 +263,21 @@ class AgentRunStatus(_Model):
         return next((c for c in self.conditions if c.type == kind), None)
 
     def to_wire(self) -> dict[str, Json]:
-        """As it stands in the object: camelCase, without absent fields."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        """As it stands in the object: camelCase, without absent and empty fields."""
+        wire = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {name: _bare(value) for name, value in wire.items() if value not in ("", [])}
 
     @field_validator("conditions", "attempts", mode="before")
     @classmethod
     def _null_is_empty(cls, value: Json) -> Json:
         return () if value is None else value
+
+
+def _bare(value: Json) -> Json:
+    """Without empty texts and lists in objects: what `kubectl describe` shows then says something."""
+    if isinstance(value, dict):
+        return {name: _bare(inner) for name, inner in value.items() if inner not in ("", [])}
+    return [_bare(inner) for inner in value] if isinstance(value, list) else value
 
 
 def read_spec(raw: Mapping[str, Json]) -> AgentRunSpec:

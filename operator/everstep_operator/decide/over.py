@@ -126,7 +126,7 @@ def journal_finished(look: Look) -> Plan | None:
     if look.attempt > 0 and entry.end_time is None:
         done = {
             "class_": LossClass.FINISHED,
-            "reason": record.outcome,
+            "reason": record.outcome.capitalize(),
             "end_time": rfc3339(look.now),
             "last_seq": record.seq,
         }
