@@ -232,7 +232,7 @@ def test_c6_first_run_equals_replay_and_bodies_share_nothing_with_the_agent() ->
     assert first == run.replay()
     assert first[:3] == [[1], ["mine", "x"], ["int", "set"]]
     assert first[3] == ["NotJSON", "returns: result: nan is not JSON"]
-    assert first[4][0] == "ValueTooLarge"  # type: ignore[index]  # a list
+    assert first[4][0] == "ValueTooLarge"  # type: ignore[index]  # a list, see above
     assert str(first[5]).startswith("echo: argument plain does not fit its annotation")
     assert (
         run.bodies["2"] == run.bodies["3"] == 1

@@ -54,12 +54,12 @@ assert_type(everstep.run(triage, goal="x", backlog="b.json", run_id="monday"), s
 assert_type(everstep.run(plain, goal="x"), int)
 
 # What must be rejected; an unused ignore is an error in strict mode, so each of these is a test.
-everstep.step(effect="write")  # type: ignore[arg-type]
-send(3)  # type: ignore[arg-type]
-count(words=["a"], more=1)  # type: ignore[call-arg]
-send.aio("x")  # type: ignore[attr-defined]
-count.sync(["a"])  # type: ignore[attr-defined]
+everstep.step(effect="write")  # type: ignore[arg-type]  # no such effect class
+send(3)  # type: ignore[arg-type]  # wants text
+count(words=["a"], more=1)  # type: ignore[call-arg]  # no such argument
+send.aio("x")  # type: ignore[attr-defined]  # async steps are awaited as they are
+count.sync(["a"])  # type: ignore[attr-defined]  # sync steps are called as they are
 
 
-@everstep.step  # type: ignore[arg-type]
+@everstep.step  # type: ignore[arg-type]  # names no effect class
 async def bare() -> None: ...

@@ -18,6 +18,7 @@ def error_type(error: BaseException) -> str:
 
 
 def error_message(error: BaseException, bound_bytes: int = MESSAGE_MAX) -> str:
+    """Its text, cut to `bound_bytes` of UTF-8."""
     try:
         text = str(error)
     except Exception as e:  # a broken __str__ must not hide that the step failed

@@ -49,13 +49,23 @@ FOREVER_S = float("inf")
 
 @overload
 def run(
-    agent: Agent[..., Coroutine[Any, Any, R]], goal: str = "", *, run_id: str | None = None, directory: str | None = None,
+    agent: Agent[..., Coroutine[Any, Any, R]],  # of any signature
+    goal: str = "",
+    *,
+    run_id: str | None = None,
+    directory: str | None = None,
     **inputs: object,
-) -> R: ...  # fmt: skip
+) -> R:
+    """An async agent."""
+
+
 @overload
 def run(
     agent: Agent[..., R], goal: str = "", *, run_id: str | None = None, directory: str | None = None, **inputs: object
-) -> R: ...
+) -> R:
+    """A sync agent."""
+
+
 def run(
     agent: Agent[..., Any],  # of any signature
     goal: str = "",

@@ -46,10 +46,9 @@ log = logging.getLogger("everstep.run")
 CLOSE_S = 2.0
 
 
-def main(env: Mapping[str, str] | None = None) -> NoReturn:
-    """Run one attempt and end the process."""
+def main(env: Mapping[str, str]) -> NoReturn:
+    """Run one attempt as the environment says, and end the process."""
     signal.signal(signal.SIGTERM, _leave_early)  # as process 1 of a container, SIGTERM would otherwise do nothing
-    env = os.environ if env is None else env
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("everstep").setLevel(logging.INFO)  # the libraries' own lines per request would drown the steps
     try:

@@ -135,9 +135,10 @@ async def _call(step: Step[P, R], args: tuple[object, ...], kwargs: dict[str, ob
 class StepDecorator(Protocol):
     """What `step(effect=…)` gives."""
 
-    # The first that fits counts: a coroutine function is an async step.
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
+    def __call__(  # type: ignore[overload-overlap]  # the first that fits counts: a coroutine function is an async step
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncStep[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R]: ...
 
