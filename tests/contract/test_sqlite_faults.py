@@ -114,15 +114,17 @@ async def test_several_processes_write_side_by_side(path: Path, opening: Open) -
         child(
             path,
             """
-            tale = await begin(store, sys.argv[1])
-            for _ in range(25):
-                batch = tale.seal(2)
+            async def stubborn(call):
                 while True:
                     try:
-                        reply = await store.append(tale.journal, tale.attempt, tale.owner, tale.head, batch)
-                        break
+                        return await call()
                     except JournalUnavailable:
                         await asyncio.sleep(0.05)
+            tale = await stubborn(lambda: begin(store, sys.argv[1]))
+            for _ in range(25):
+                batch = tale.seal(2)
+                append = lambda: store.append(tale.journal, tale.attempt, tale.owner, tale.head, batch)
+                reply = await stubborn(append)
                 assert reply.answer in ("OK", "DUP"), reply
                 tale.head = Head(batch[-1].seq, batch[-1].hash)
             """,
@@ -131,7 +133,7 @@ async def test_several_processes_write_side_by_side(path: Path, opening: Open) -
         for n in range(4)
     ]
     for writer in writers:
-        assert writer.wait(60) == 0
+        assert writer.wait(100) == 0
         assert writer.stdout is not None
         writer.stdout.close()
     store = opening()

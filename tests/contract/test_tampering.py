@@ -346,3 +346,17 @@ async def test_proved_records_must_say_their_own_place_and_attempt(store: Store)
     await write(1, 2, 1)
     report = await check(tale)
     assert (report.verdict, report.bad_seq) == (Verdict.ALTERED, 1)
+
+
+async def test_attempts_never_go_back(store: Store, bench: Bench) -> None:
+    """Every link right, but a record of attempt 1 after one of attempt 2."""
+    tale = await begin(store, "j", records=3)
+    entries = []
+    for e, attempt in zip(bench.entries(tale.journal), (1, 2, 1), strict=True):
+        raw = e.record.replace(b'"attempt":1', b'"attempt":%d' % attempt)
+        entries.append(replace(e, record=raw, attempt=Attempt(attempt)))
+    entries = relinked(tale.chain, entries, 1)
+    bench.rewrite(tale.journal, entries)
+    bench.set_head(tale.journal, Head(entries[-1].seq, entries[-1].hash))
+    report = await check(tale)
+    assert (report.verdict, report.bad_seq) == (Verdict.ALTERED, 3)

@@ -1,7 +1,7 @@
 """The journal of local mode: one SQLite file, WAL, synchronous=FULL, one transaction per call.
 
 Calls run in the event loop, not in a worker thread. A durable insert takes about 0.2 ms, a thread hop a third of that again; the
-next effect waits for it anyway. A lock held by another process is waited for 0.25 s at most, then the call is JournalUnavailable
+next effect waits for it anyway. A lock held by another process is waited for 1 s at most, then the call is JournalUnavailable
 and the writer repeats it with back-off, so the loop never stands still for long.
 
     journals   no (INTEGER PRIMARY KEY), id (unique), attempt, owner, seq, hash, progress, fields (JSON object of strings)
@@ -40,7 +40,7 @@ from everstep.journal.store import (
 )
 
 FORMAT = 1
-BUSY_TIMEOUT_MS = 250
+BUSY_TIMEOUT_MS = 1000
 PAGE_RECORDS = 1000
 _SHIFT = 32
 _SCHEMA = f"""
@@ -115,6 +115,22 @@ class SqliteStore:
         progress: bytes | None = None,
         park_after_inbox: str | None = None,
     ) -> AppendReply:
+        return self.append_now(
+            journal, attempt, owner, after, records, progress=progress, park_after_inbox=park_after_inbox
+        )
+
+    def append_now(
+        self,
+        journal: JournalId,
+        attempt: Attempt,
+        owner: Owner,
+        after: Head,
+        records: Sequence[Sealed],
+        *,
+        progress: bytes | None = None,
+        park_after_inbox: str | None = None,
+    ) -> AppendReply:
+        """As `append`, for callers that would rather not go through the event loop once more."""
         check_append(after, records)
         with self._transaction() as db:
             row = _Row.load(db, journal)

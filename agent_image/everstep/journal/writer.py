@@ -22,7 +22,7 @@ from everstep.errors import Fenced, Frozen, JournalConflict, JournalUnavailable,
 from everstep.ids import Attempt, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.records import RECORD_MAX_BYTES, Record, encode
-from everstep.journal.store import APPEND_MAX_RECORDS, AppendAnswer, AppendReply, Head, Sealed, Store
+from everstep.journal.store import APPEND_MAX_RECORDS, AppendAnswer, AppendReply, Head, InlineStore, Sealed, Store
 
 APPEND_MAX_BYTES = 1024 * 1024
 UNREACHABLE_AFTER_S = 60.0
@@ -71,6 +71,7 @@ class JournalWriter:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
+        self._inline = store if isinstance(store, InlineStore) else None
         self._journal_id = journal_id
         self._attempt = attempt
         self._owner = owner
@@ -130,6 +131,13 @@ class JournalWriter:
             raise self._stopped
         if seq > self._sealed.seq:
             raise ValueError(f"record {seq} was never put; the last one is {self._sealed.seq}")
+        if self._inline is not None and self._flusher is None and not self._parking:
+            self._wanted = max(self._wanted, seq)
+            self._context.copy().run(self._flush_now, self._inline)
+            if seq <= self._confirmed.seq:
+                return
+            if self._stopped is not None:
+                raise self._stopped
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((seq, waiter))
         self._want(seq)
@@ -190,16 +198,32 @@ class JournalWriter:
                 batch = self._next_batch()
                 if await self._append(self._confirmed, batch, None) is None:
                     return
-                self._confirm(batch[-1])
-                if self._stopped is None:
-                    for _ in batch:
-                        self._queue.popleft()
+                self._written(batch)
         except asyncio.CancelledError:
             raise
         except BaseException as e:
             self._stop(e)
         finally:
             self._flusher = None
+
+    def _flush_now(self, store: InlineStore) -> None:
+        """One try, without a task. Where the store is away, `_flush` goes on: what it repeats may be longer by then, but begins
+        with the same hashes."""
+        try:
+            while self._stopped is None and self._confirmed.seq < self._wanted:
+                batch = self._next_batch()
+                faults.reach("before_append")
+                reply = store.append_now(
+                    self._journal_id, self._attempt, self._owner, self._confirmed, batch, progress=self._progress()
+                )
+                faults.reach("after_append")
+                if reply.answer not in _ACCEPTED:
+                    raise self._refusal(reply, batch)
+                self._written(batch)
+        except JournalUnavailable:
+            return
+        except BaseException as e:
+            self._stop(e)
 
     async def _park(self, before: Head, sealed: Sealed) -> None:
         try:
@@ -287,6 +311,12 @@ class JournalWriter:
         )
 
     # --- ends ----------------------------------------------------------------------------------------------------
+
+    def _written(self, batch: list[Sealed]) -> None:
+        self._confirm(batch[-1])
+        if self._stopped is None:
+            for _ in batch:
+                self._queue.popleft()
 
     def _confirm(self, last: Sealed) -> None:
         self._confirmed = Head(last.seq, last.hash)
