@@ -6,6 +6,7 @@
 The step that is hit is the mail of the second ticket (at_most_once, with a probe): the one that must never happen twice.
 """
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ def finish_and_judge(
                 f"{ticket}: {requests[kind][ticket]} {kind} requests, at most {most}"
             )
     told = " ".join(f"{kind} {sum(requests[kind].values())}/{TICKETS}" for kind in ("model", "ticket", "mail"))
-    return Outcome(status, settled, told, resumed_after(status))
+    return Outcome(status, settled, told, resumed_after(run))
 
 
 def wait_settled_or_finished(run: Run, world: WorldView, timeout_s: float) -> bool:
@@ -132,10 +133,11 @@ def wait_settled_or_finished(run: Run, world: WorldView, timeout_s: float) -> bo
     return True
 
 
-def resumed_after(status: dict[str, Any]) -> float | None:
-    """Seconds from the end of the attempt that was lost to the first new step of the next, as far as the status tells."""
-    for attempt in reversed(status["attempts"]):
-        seconds = attempt.get("resumedAfterSeconds")
-        if seconds is not None:
-            return float(seconds)
-    return None
+def resumed_after(run: Run) -> float | None:
+    """Seconds from the loss to the first new step, as the operator's last Resumed event tells."""
+    seconds = [
+        float(found[1])
+        for event in run.events()
+        if event["reason"] == "Resumed" and (found := re.search(r"([\d.]+) s after the loss", event["message"]))
+    ]
+    return seconds[-1] if seconds else None

@@ -33,7 +33,7 @@ def test_power_off_and_return(cluster: Cluster, make_run: Make, world: WorldView
     assert len(pods_on(moments.held_runs(), node)) == len(moments.held_runs()), "all pods must be on the node that goes"
     faults.power_off(cluster, node)
     try:
-        judge_all(moments, "node power-off", "disruption", world, add_row, may_ask=True)
+        judge_all(moments, "node power-off", "Disruption", world, add_row, may_ask=True)
     finally:
         faults.power_on(cluster, node)
     before = {name: run.attempt() for name, run in moments.runs.items()}
@@ -61,7 +61,7 @@ def test_partition_from_the_api_server(cluster: Cluster, make_run: Make, world: 
         code, said = exit_of(cluster, node, container)
         assert code == 75, f"the fenced process exited {code}: {said}"
         assert "Fenced" in said, said
-        judge_all(moments, "partition from the API server", "disruption", world, add_row, may_ask=True)
+        judge_all(moments, "partition from the API server", "Disruption", world, add_row, may_ask=True)
     finally:
         faults.heal(cluster, node)
     before = walker.attempt()

@@ -117,7 +117,7 @@ def test_operator_deleted_amid_losses(kube: Kube, make_run: Make, world: WorldVi
         "--wait=false",
     )
     each_held(moments, lambda run, pod: void(kube("-n", NAMESPACE, "delete", "pod", pod, "--wait=false")))
-    judge_all(moments, "operator and pods deleted", "disruption", world, add_row, may_ask=True)
+    judge_all(moments, "operator and pods deleted", "Disruption", world, add_row, may_ask=True)
 
 
 def test_two_operators_without_a_lease(
@@ -135,7 +135,7 @@ def test_two_operators_without_a_lease(
             faults.kill_container_pid1(cluster, found["spec"]["nodeName"], found["metadata"]["uid"])
 
         each_held(moments, hit)
-        judge_all(moments, "kill -9 under two operators", "application", world, add_row)
+        judge_all(moments, "kill -9 under two operators", "OutOfMemory", world, add_row)
         for run in moments.runs.values():
             names = [p["metadata"]["name"] for p in run.pods()]
             assert len(names) == len(set(names))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def judge_all(
 
 
 def test_kill_9_of_process_1(cluster: Cluster, make_run: Make, world: WorldView, add_row: AddRow) -> None:
-    """`kill -9` from the node: the process dies in the middle of whatever it did."""
+    """`kill -9` from the node. Nobody can tell it from the kernel's own SIGKILL of a child, so it is charged as out of memory."""
     moments = bring_to_moments(make_run, "kill")
 
     def hit(run: Run, pod: str) -> None:
@@ -53,14 +54,14 @@ def test_kill_9_of_process_1(cluster: Cluster, make_run: Make, world: WorldView,
         faults.kill_container_pid1(cluster, found["spec"]["nodeName"], found["metadata"]["uid"])
 
     each_held(moments, hit)
-    judge_all(moments, "kill -9 of PID 1", "application", world, add_row)
+    judge_all(moments, "kill -9 of PID 1", "OutOfMemory", world, add_row)
 
 
 def test_out_of_memory(make_run: Make, world: WorldView, add_row: AddRow) -> None:
     """E4: the kernel ends the process; charged to the out-of-memory budget only."""
     moments = bring_to_moments(make_run, "oom", action="oom")
     moments.attempts_before = {"M1": 1, "M2": 1, "M3": 1, "M4": 1, "M5": 2}
-    judge_all(moments, "OOM kill", "outOfMemory", world, add_row)
+    judge_all(moments, "OOM kill", "OutOfMemory", world, add_row)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_delete_pod(
     """E11: a stranger deletes the pod, with and without grace. Not charged."""
     moments = bring_to_moments(make_run, name)
     each_held(moments, lambda run, pod: void(kube("-n", NAMESPACE, "delete", "pod", pod, "--wait=false", *flags)))
-    judge_all(moments, f"kubectl delete pod {' '.join(flags)}".strip(), "disruption", world, add_row, may_ask=may_ask)
+    judge_all(moments, f"kubectl delete pod {' '.join(flags)}".strip(), "Disruption", world, add_row, may_ask=may_ask)
 
 
 def void(_: object) -> None:
@@ -94,7 +95,7 @@ def test_drain(cluster: Cluster, kube: Kube, make_run: Make, world: WorldView, a
             if not any(p["metadata"]["name"] == pod and p["spec"].get("nodeName") == node for p in on_node):
                 kube("-n", NAMESPACE, "delete", "pod", pod, "--wait=false")
             assert run.name
-        judge_all(moments, "kubectl drain", "disruption", world, add_row, may_ask=True)
+        judge_all(moments, "kubectl drain", "Disruption", world, add_row, may_ask=True)
     finally:
         kube("uncordon", node)
 
@@ -132,23 +133,20 @@ def test_eviction_against_a_budget(kube: Kube, make_run: Make, world: WorldView,
     finally:
         kube("-n", NAMESPACE, "delete", "pdb", "evict", "--ignore-not-found")
     each_held(moments, lambda run, pod: evict(pod))
-    judge_all(moments, "API eviction against a PDB", "disruption", world, add_row, may_ask=True)
+    judge_all(moments, "API eviction against a PDB", "Disruption", world, add_row, may_ask=True)
 
 
 @pytest.mark.timeout(600)
 def test_twenty_kills_in_one_run(cluster: Cluster, make_run: Make, world: WorldView, add_row: AddRow) -> None:
     """C17, C34: the process is killed 20 times from its node, wherever it happens to be; a crash costs one step."""
-    tickets, kills = 60, 20
-    run = make_run(
-        "kill20",
-        inputs={"tickets": tickets},
-        restarts={"application": {"max": 50, "backoffSeconds": 1, "maxBackoffSeconds": 1}},
-    )
+    tickets, kills = 150, 20
+    run = make_run("kill20", inputs={"tickets": tickets, "pace_s": 0.3})
     killed: set[str] = set()
-    for _ in range(kills):
-        pod = wait_for(
-            "the next attempt to record something", lambda: progressed(run, killed), timeout_s=90, every_s=0.3
-        )
+    mails = 0
+    for number in range(kills):
+        look = partial(at_work, run, world, killed, mails)
+        pod = wait_for(f"work after kill {number}", look, timeout_s=90, every_s=0.2)
+        mails = sum(world.requests(run.name)["mail"].values())
         faults.kill_container_pid1(cluster, pod["spec"]["nodeName"], pod["metadata"]["uid"])
         killed.add(pod["metadata"]["name"])
     status = run.wait_finished(timeout_s=240)
@@ -168,11 +166,9 @@ def test_twenty_kills_in_one_run(cluster: Cluster, make_run: Make, world: WorldV
     )
 
 
-def progressed(run: Run, killed: set[str]) -> dict[str, Any] | None:
-    """The live pod, once it is a new one that has written a step of its own."""
-    pod = run.live_pod()
-    if pod is None or pod["metadata"]["name"] in killed:
+def at_work(run: Run, world: WorldView, killed: set[str], mails: int) -> dict[str, Any] | None:
+    """The live pod, once it is a new one and more than `mails` mails have gone out."""
+    if sum(world.requests(run.name)["mail"].values()) <= mails:
         return None
-    status = run.status()
-    number = int(pod["metadata"]["name"].rsplit("-", 1)[1])
-    return pod if status.get("attempt") == number and status.get("summary") == "Running" else None
+    pod = run.live_pod()
+    return None if pod is None or pod["metadata"]["name"] in killed else pod

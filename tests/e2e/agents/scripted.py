@@ -58,11 +58,20 @@ async def send_letter(ticket: str) -> str:
 
 
 @everstep.agent
-async def run(goal: str, tickets: int = 4, sleep_after: int = -1, sleep_s: float = 0, letters: bool = False) -> str:
-    """Work through `tickets` tickets named <goal>-<n>; before ticket `sleep_after` sleep durably for `sleep_s`."""
+async def run(
+    goal: str,
+    tickets: int = 4,
+    sleep_after: int = -1,
+    sleep_s: float = 0,
+    pace_s: float = 0,
+    letters: bool = False,
+) -> str:
+    """Work through `tickets` tickets named <goal>-<n>, one every `pace_s`; before `sleep_after` sleep for `sleep_s`."""
     for n in range(tickets):
         if n == sleep_after:
             await everstep.sleep(sleep_s)
+        elif pace_s:
+            await everstep.sleep(pace_s)
         ticket = f"{goal}-{n}"
         await think(ticket)
         await file_ticket(ticket)
