@@ -7,16 +7,18 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from tests.support import run_programs
 from tests.support.run_programs import World, program
 
+from everstep.errors import Terminated
 from everstep.journal.records import Intent, Record
 from everstep.testing import Ended, MemoryRun
 
 FIRST = int(os.environ.get("EVERSTEP_SEED", "1"))
-PROGRAMS = int(os.environ.get("EVERSTEP_PROGRAMS", "60"))
+PROGRAMS = int(os.environ.get("EVERSTEP_PROGRAMS", "40"))
 BATCH = 20
 Run = MemoryRun[list[object]]
 
@@ -98,3 +100,39 @@ def test_c2_any_prefix_replays_under_other_latencies(first: int) -> None:
             assert raw(twin)[:cut] == full[:cut], f"seed {seed}, cut {cut}"
             assert not told & set(twin.bodies), f"seed {seed}, cut {cut}: ran again: {told & set(twin.bodies)}"
             assert json.dumps(twin.replay()) == json.dumps(ended.value), f"seed {seed}, cut {cut}"
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + PROGRAMS, BATCH))
+def test_c53_cancelled_and_terminated_at_random_it_still_ends_and_replays(first: int) -> None:
+    """SIGTERM at random moments, then a cancel at another one, with crashes between: the run ends, and its journal replays."""
+    for seed in range(first, first + BATCH):
+        rng = random.Random(seed)
+        run, world = fresh(seed)
+        ended = disturbed(run, world, rng, seed)
+        assert ended.kind in ("cancelled", "succeeded"), f"seed {seed}: {ended}"
+        assert run.kinds()[-1] == "finished"
+        assert run.kinds().count("cancel") <= 1
+        run.replay()
+        check_counts(run, world, crashes=6, seed=seed)
+
+
+def disturbed(run: Run, world: World, rng: random.Random, seed: int) -> Ended[list[object]]:
+    for attempt in range(8):
+        world.latency = random.Random(rng.random())
+        moments = iter(range(10**6))
+        what, when = rng.choice(["crash", "terminate", "cancel"]), rng.randint(1, 60)
+
+        def disturb(_point: str, what: str = what, when: int = when, moments: Iterator[int] = moments) -> None:
+            if next(moments) == when:
+                if what == "terminate":
+                    run.terminate()
+                elif what == "cancel":
+                    run.cancel()
+
+        calm = attempt > 5
+        crash_at = f"any:{when}" if what == "crash" and not calm else None
+        ended = run.attempt(crash_at=crash_at, on_point=None if calm else disturb, grace_s=rng.choice([0, 0.01, 1]))
+        if ended.kind not in ("crashed", "stopped"):
+            return ended
+        assert ended.kind == "crashed" or isinstance(ended.error, Terminated), f"seed {seed}: {ended}"
+    raise AssertionError(f"seed {seed}: not finished after 8 attempts")

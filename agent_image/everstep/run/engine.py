@@ -139,7 +139,7 @@ class Engine:
         if call.past is None:
             faults.reach("before_intent")
             if self.terminating:
-                return  # nothing begins any more; an intent without a body would look like a step lost in flight
+                return  # an intent whose body never begins would look like a step lost in flight
             try:
                 call.intent_seq = self.put_intent(call, 1)
             except BaseException as e:
@@ -164,6 +164,8 @@ class Engine:
         try:
             timer.past = self.history.claim("timer", timer.key, "")
             if timer.past is None:
+                if self.terminating:
+                    return AgentTimer(when_s, lambda: None)  # as in `begin`: after SIGTERM agent code leaves no trace
                 self.put(Timer, key=timer.key, due=timer.due)
             else:
                 record = timer.past.claim
@@ -184,9 +186,13 @@ class Engine:
             if past is not None:
                 assert isinstance(past.claim, Value)
                 return past.claim.value
+            if self.terminating:
+                raise Frozen("the process was told to stop")
             value = draw()
             self.put(Value, key=key, name=name, value=value)
             return value
+        except Frozen:
+            raise
         except BaseException as e:
             self.stop(e)
             raise Frozen("the run has stopped") from e
@@ -364,7 +370,7 @@ class Engine:
     def takes_answers(self) -> bool:
         """Whether what people said may become a record now."""
         ending = self.parking or self.terminating or self.finishing or self.stop_reason is not None
-        return self.delivery.live and not ending
+        return self.delivery.live and not ending and self.history.finished is None
 
     # --- parking ------------------------------------------------------------------------------------------------
 

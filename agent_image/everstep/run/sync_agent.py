@@ -162,6 +162,8 @@ class SyncAgentThread:
 
     def _enter(self, request: Callable[[], None]) -> None:
         self.busy = False
+        if self._engine.terminating:
+            return  # agent code stands still until the process ends
         try:
             request()
         except Frozen:
