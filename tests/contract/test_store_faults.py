@@ -11,6 +11,7 @@ from everstep.clock import SystemClock
 from everstep.errors import Fenced, JournalConflict, JournalUnavailable
 from everstep.ids import Attempt, Seq
 from everstep.journal import redis_client
+from everstep.journal.keys import JournalKeys
 from everstep.journal.open import open_store
 from everstep.journal.records import Fired
 from everstep.journal.store import AppendAnswer, AppendReply, FenceAnswer, Store
@@ -19,6 +20,7 @@ from everstep.journal.writer import JournalWriter, Make
 from tests.contract.stores import INSTALLATION, RedisBench, Tale, begin
 from tests.support import servers
 from tests.support.proxy import Lose, Proxy, proxied
+from tests.support.topologies import wait_for
 
 WAIT_S = 20.0
 Opener = Callable[[str], Store]
@@ -279,6 +281,30 @@ async def test_store_that_went_back_in_time(server: servers.Server, opening: Ope
     assert (await store.fence(tale.journal, Attempt(2), newest, {})).answer is FenceAnswer.LOST
     reply = await store.fence(tale.journal, Attempt(2), tale.head, {})
     assert reply.answer is FenceAnswer.OK, "a tail newer than the anchor was lost: nothing outside the store can tell"
+
+
+@pytest.mark.parametrize("name", servers.NAMES)
+async def test_promoted_replica_that_was_held_back(name: str, opening: Opener) -> None:
+    """E27 (d), C52: a failover to a replica that lacks the last records: lost behind the anchor, the live writer stops."""
+    with servers.running(name, tcp=True) as primary:
+        follow = ("--replicaof", f"127.0.0.1 {primary.port}")
+        with servers.running(name, *follow, tcp=True) as replica:
+            wait_for(
+                lambda: b"master_link_status:up" in replica.cli("INFO", "replication"), "the replica to be in sync"
+            )
+            tale = await begin(opening(primary.url), "j", records=5)
+            meta = JournalKeys(INSTALLATION, tale.journal).meta
+            wait_for(lambda: replica.cli("HGET", meta, "seq") == b"$1\r\n5\r\n", "five records on the replica")
+            replica.cli("REPLICAOF", "NO", "ONE")
+            await tale.write(4)
+            primary.kill()
+            store = opening(replica.url)
+            assert (await store.fence(tale.journal, Attempt(2), tale.head, {})).answer is FenceAnswer.LOST
+            watched = Watched(tale.on(store))
+            watched.put(1)
+            with pytest.raises(JournalConflict) as stopped:
+                await watched.writer.drain()
+            assert stopped.value.confirmed_seq == 9
 
 
 async def test_fenced_while_the_store_was_away(server: servers.Server, opening: Opener) -> None:

@@ -54,7 +54,7 @@ _COMMON = (
 _BOOKWORM_SYSTEMD = ("libgcrypt20", "libgpg-error0", "liblz4-1", "liblzma5")
 _LIBRARIES = {
     "bookworm": (*_COMMON, "libssl3", "liblua5.1-0", "lua-bitop", "lua-cjson", *_BOOKWORM_SYSTEMD),
-    "trixie": (*_COMMON, "libssl3t64", "zlib1g"),
+    "trixie": (*_COMMON, "libssl3t64", "zlib1g", "openssl"),
 }
 
 
@@ -95,7 +95,7 @@ def ensure_servers() -> dict[str, list[str]]:
 def command(name: str) -> list[str]:
     """The command line that starts one server, fetched if need be. Raises ServerMissing."""
     release = RELEASES[name]
-    root = _cache_root() / f"{name}-{digest(release.package, release.suite, *_LIBRARIES.get(release.suite, ()))}"
+    root = _root(release)
     try:
         with _lock(root.with_name(root.name + ".lock")):
             if not root.exists():
@@ -230,6 +230,12 @@ def running(name: str, *options: str, tcp: bool = False, durable: bool = True) -
 # --- fetching ----------------------------------------------------------------------------------------------------
 
 
+def _root(release: Release) -> Path:
+    """The folder of one release, named after all that is in it."""
+    parts = digest(release.package, release.suite, *_LIBRARIES.get(release.suite, ()))
+    return _cache_root() / f"{release.name}-{parts}"
+
+
 def _cache_root() -> Path:
     root = Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/everstep-tests").expanduser().absolute() / "servers"
     root.mkdir(parents=True, exist_ok=True)
@@ -256,7 +262,7 @@ def _fetch_deb(release: Release, target: Path) -> None:
             (apt / folder).mkdir(parents=True)
         (apt / "var/lib/dpkg/status").touch()
         signed = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
-        (apt / "etc/apt/sources.list").write_text(f"deb {signed}{mirror()} {release.suite} main\n")
+        (apt / "etc/apt/sources.list").write_text(f"deb {signed}{_mirror()} {release.suite} main\n")
         options = [
             "-o",
             f"Dir={apt}",
@@ -270,6 +276,24 @@ def _fetch_deb(release: Release, target: Path) -> None:
         run(["apt-get", *options, "-q", "download", *wanted], timeout_s=FETCH_TIMEOUT_S, cwd=apt)
         for package in sorted(apt.glob("*.deb")):
             run(["dpkg-deb", "-x", package, target])
+
+
+def _mirror() -> str:
+    """Where this host gets its packages. A host that never fetched its lists must do so first to know."""
+    try:
+        return mirror()
+    except KindToolError:
+        run(["apt-get", "-q", "update"], timeout_s=FETCH_TIMEOUT_S)
+        return mirror()
+
+
+def openssl() -> tuple[list[str], dict[str, str]]:
+    """Command line and environment of an openssl that came along with the servers: not every host has one."""
+    release = RELEASES["redis-8"]
+    require(release.name)
+    root = _root(release)
+    words = _loader_command(release, root)
+    return [*words[:3], str(root / "usr/bin/openssl")], {"OPENSSL_CONF": str(root / "etc/ssl/openssl.cnf")}
 
 
 def _loader_command(release: Release, root: Path) -> list[str]:

@@ -1,7 +1,6 @@
 """Servers together: a three-node cluster, a primary with a replica and sentinels, a server with TLS. All on loopback."""
 
 import random
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -129,11 +128,10 @@ def _free(port: int) -> bool:
 
 def make_certificates(folder: Path, alt_name: str = "IP:127.0.0.1") -> None:
     """`ca.crt`, and `server.crt` with `server.key` for `alt_name`, signed by it; `other.crt`, a CA that signed nothing."""
-    openssl = shutil.which("openssl")
-    assert openssl, "openssl is needed for the TLS tests: apt-get install openssl"
+    words, env = servers.openssl()
 
-    def run(*words: str) -> None:
-        subprocess.run([openssl, *words], cwd=folder, check=True, capture_output=True)
+    def run(*more: str) -> None:
+        subprocess.run([*words, *more], cwd=folder, check=True, capture_output=True, env=env)
 
     for name in ("ca", "other"):
         subject = ["-subj", f"/CN=Everstep test {name}"]
