@@ -43,6 +43,8 @@ class Checks:
     def _replaceable(self, pod: Pod) -> bool:
         """By the truth: terminal, or out of reach for long enough."""
         world = self.world
+        if self.operators > 1 and pod.process is not None and not pod.process.claimed:
+            return True  # made late by an operator that was overtaken; the fence is past it, it can never claim
         if pod.state is ContainerState.TERMINATED or pod.phase in ("Failed", "Succeeded"):
             return True
         node = world.nodes.get(pod.node)
