@@ -4,7 +4,7 @@
 
 Per round, interleaved, so that both see the same disk and the same neighbours:
   bare   the server's XADD (appendfsync always), or SQLite's INSERT (WAL, synchronous FULL), of one record's bytes
-  step   the SDK's way: a result is put, the next intent is put, and `durable(intent)` returns: both records sealed (canonical JSON,
+  step   a result is put, the next intent is put, and `durable(intent)` returns: both records are sealed (canonical JSON,
          HMAC chain), fenced and written together
 Prints p50 and p99 of each and their ratio.
 """
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redis.asyncio import Redis
-from tests.support import servers
 
 from everstep.clock import SystemClock
 from everstep.ids import Attempt, JournalId, Owner, Seq
@@ -30,6 +29,7 @@ from everstep.journal.open import open_store
 from everstep.journal.records import Intent, Result
 from everstep.journal.store import Head, Store
 from everstep.journal.writer import JournalWriter
+from tests.support import servers
 
 WARM_UP = 100
 
