@@ -53,8 +53,8 @@ ENV_TERMINATION_LOG = "EVERSTEP_TERMINATION_LOG"
 ENV_FAULTS = "EVERSTEP_FAULTS"
 
 PREDECESSOR_DEAD = "dead"
-"""Value of EVERSTEP_PREDECESSOR when a terminal status written by the kubelet (or waitpid) proves every earlier process gone that may
-have had an effect in flight."""
+"""Value of EVERSTEP_PREDECESSOR when a terminal status written by the kubelet (or waitpid) proves every earlier process gone
+that may have had an effect in flight."""
 
 FILE_GOAL = "goal"
 """In the secrets directory: the goal, UTF-8 text."""

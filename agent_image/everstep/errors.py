@@ -100,7 +100,8 @@ class BadStep(TerminalError):
 
 
 class BadCall(TerminalError):
-    """A step was called in a way that cannot be replayed or would block: the wrong colour, inside another step's body, in a set."""
+    """A step was called in a way that cannot be replayed or would block: the wrong colour, inside another
+    step's body, in a set."""
 
 
 class AgentFailed(TerminalError):

@@ -3,8 +3,8 @@
     python -m tests.bench.replay [--steps 1000 10000]
 
 Real processes on a SQLite journal: the first is killed right before `finished`, the second replays all steps, the agent running,
-and finishes. `replay_ms` is what the attempt itself tells (verification and replay); `total_s` is the whole second process, start of
-Python included.
+and finishes. `replay_ms` is what the attempt itself tells (verification and replay); `total_s` is the whole second process,
+Python start included.
 """
 
 import argparse
