@@ -139,7 +139,7 @@ class Engine:
         if call.past is None:
             faults.reach("before_intent")
             if self.terminating:
-                return  # an intent whose body never begins would look like a step lost in flight
+                return  # an intent whose body never begins would look like a step lost in flight; its task stands still here
             try:
                 call.intent_seq = self.put_intent(call, 1)
             except BaseException as e:
@@ -164,8 +164,6 @@ class Engine:
         try:
             timer.past = self.history.claim("timer", timer.key, "")
             if timer.past is None:
-                if self.terminating:
-                    return AgentTimer(when_s, lambda: None)  # as in `begin`: after SIGTERM agent code leaves no trace
                 self.put(Timer, key=timer.key, due=timer.due)
             else:
                 record = timer.past.claim
@@ -186,8 +184,6 @@ class Engine:
             if past is not None:
                 assert isinstance(past.claim, Value)
                 return past.claim.value
-            if self.terminating:
-                raise Frozen("the process was told to stop")
             value = draw()
             self.put(Value, key=key, name=name, value=value)
             return value

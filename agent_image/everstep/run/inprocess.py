@@ -5,6 +5,7 @@ those of `everstep local`, so its commands see the run.
 """
 
 import asyncio
+import contextvars
 import logging
 import os
 import signal
@@ -160,7 +161,7 @@ class _InProcess:
     def stop(self) -> None:
         """From another thread: end as after SIGTERM."""
         if self.loop is not None and self.attempt is not None:
-            self.loop.call_soon_threadsafe(self.attempt.terminate)
+            self.loop.call_soon_threadsafe(self.attempt.terminate, context=contextvars.Context())
 
     def run(self) -> Any:  # the agent's result
         # the supervisor's lock, so that `everstep local` sees a run that is being run; the agent's, as proof when we are gone

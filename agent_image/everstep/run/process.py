@@ -4,6 +4,8 @@ The process ends by os._exit, always: nothing that agent code left on the stack 
 """
 
 import contextlib
+import contextvars
+import contextvars
 import logging
 import os
 import signal
@@ -85,7 +87,7 @@ def _stop_on_signals(loop: AgentLoop, attempt: Attempt) -> None:
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         attempt.hold_back()
-        loop.call_soon_threadsafe(attempt.terminate)
+        loop.call_soon_threadsafe(attempt.terminate, context=contextvars.Context())  # it may interrupt agent code
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
