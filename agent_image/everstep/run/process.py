@@ -5,7 +5,6 @@ The process ends by os._exit, always: nothing that agent code left on the stack 
 
 import contextlib
 import contextvars
-import contextvars
 import logging
 import os
 import signal
