@@ -167,7 +167,9 @@ def world(kube: Kube) -> WorldView:
         },
     )
     kube("-n", "world", "rollout", "status", "deployment/world", "--timeout=120s", timeout_s=130)
-    return WorldView(kube)
+    view = WorldView(kube)
+    view.reset()
+    return view
 
 
 @pytest.fixture(scope="session")

@@ -178,11 +178,17 @@ class WorldView:
     kube: Kube
     namespace: str = "world"
 
+    def _path(self, what: str) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/services/world:80/proxy/{what}"
+
     def counts(self) -> dict[str, Any]:
         """See tests.support.world.state.World.counts."""
-        path = f"/api/v1/namespaces/{self.namespace}/services/world:80/proxy/counts"
-        found: dict[str, Any] = json.loads(self.kube("get", "--raw", path))
+        found: dict[str, Any] = json.loads(self.kube("get", "--raw", self._path("counts")))
         return found
+
+    def reset(self) -> None:
+        """Forget what earlier sessions did: scenarios use the same names again."""
+        self.kube("create", "--raw", self._path("reset"), "-f", "-", stdin="{}")
 
     def requests(self, prefix: str) -> dict[str, Counter[str]]:
         """Per kind (model, ticket, mail): number of requests per ticket whose id begins with `prefix`-."""
