@@ -17,6 +17,7 @@ a run live in one slot of a cluster. No key of a live run has a TTL; a sweep del
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from everstep.ids import JournalId
 
@@ -30,31 +31,31 @@ class JournalKeys:
     installation: str
     journal_id: JournalId
 
-    @property
+    @cached_property
     def base(self) -> str:
         return f"{PREFIX}:{self.installation}:{{{self.journal_id}}}:"
 
-    @property
+    @cached_property
     def journal(self) -> str:
         return self.base + "journal"
 
-    @property
+    @cached_property
     def meta(self) -> str:
         return self.base + "meta"
 
-    @property
+    @cached_property
     def inbox(self) -> str:
         return self.base + "inbox"
 
-    @property
+    @cached_property
     def inbox_ids(self) -> str:
         return self.base + "inbox-ids"
 
-    @property
+    @cached_property
     def blob_prefix(self) -> str:
         return self.base + "blob:"
 
-    @property
+    @cached_property
     def blob_ids(self) -> str:
         return self.base + "blob-ids"
 

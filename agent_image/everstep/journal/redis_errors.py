@@ -41,12 +41,16 @@ _LASTING_TEXTS = {
 }
 
 
+CLIENT_ERRORS = (rx.RedisError, rx.RedisClusterException, OSError)
+"""What a call of the client may raise; `wrap` puts it in our words."""
+
+
 @contextmanager
 def translated(shown: str) -> Iterator[None]:
     """Wrap calls to the client; `shown` names the store in messages."""
     try:
         yield
-    except (rx.RedisError, rx.RedisClusterException, OSError) as e:
+    except CLIENT_ERRORS as e:
         raise wrap(e, shown) from e
 
 

@@ -6,6 +6,7 @@ SADD, SISMEMBER, SMEMBERS, UNLINK, SCAN, INFO; CONFIG GET once if it is allowed 
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from redis.asyncio import RedisCluster
@@ -14,7 +15,7 @@ from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
 from everstep.journal import durability
 from everstep.journal.keys import JournalKeys, journal_id_of, meta_pattern
 from everstep.journal.redis_client import Client, Reply, make_client, script
-from everstep.journal.redis_errors import translated
+from everstep.journal.redis_errors import CLIENT_ERRORS, translated, wrap
 from everstep.journal.redis_url import parse_redis_url
 from everstep.journal.store import (
     AppendAnswer,
@@ -49,6 +50,7 @@ class RedisStore:
         self.shown = shown
         self._installation = installation
         self._durability: DurabilityReport | None = None
+        self._cluster = isinstance(client, RedisCluster)
         self._first_use = asyncio.Lock()
 
     @classmethod
@@ -58,7 +60,7 @@ class RedisStore:
         return cls(make_client(parsed, ca_path), installation=installation, shown=parsed.shown)
 
     def keys(self, journal: JournalId) -> JournalKeys:
-        return JournalKeys(self._installation, journal)
+        return _keys(self._installation, journal)
 
     async def fence(self, journal: JournalId, attempt: Attempt, anchor: Head, fields: dict[str, str]) -> FenceReply:
         keys = self.keys(journal)
@@ -219,14 +221,22 @@ class RedisStore:
                 await self.client.initialize()
 
     async def _run(self, name: str, keys: list[str], arguments: list[str | bytes | int]) -> Reply:
-        with translated(self.shown):
-            await self._ready()
+        try:
+            if self._cluster:
+                await self._ready()
             return await script(name).run(self.client, keys, arguments)
+        except CLIENT_ERRORS as e:
+            raise wrap(e, self.shown) from e
 
     async def _command(self, *words: str | int) -> Reply:
         with translated(self.shown):
             await self._ready()
             return await self.client.execute_command(*words)
+
+
+@lru_cache(maxsize=1024)
+def _keys(installation: str, journal: JournalId) -> JournalKeys:
+    return JournalKeys(installation, journal)
 
 
 def _checked(fields: Mapping[str, str]) -> Mapping[str, str]:
