@@ -19,9 +19,11 @@ from rich.console import Console
 from tests.demo.run_view import NAMESPACE, SYSTEM, Demo, now_ms
 from tests.demo.setup import clean_up_after_earlier_runs, install, start_run, start_world
 from tests.demo.tally import Loss, Tally, expected
+from tests.e2e.harness import wait_for
 from tests.kind import api, faults
 from tests.kind.cluster import Cluster
 from tests.kind.errors import KindToolError
+from tests.support.install import HelmFailed
 
 FINISH_TIMEOUT_S = 300.0
 RESUME_TIMEOUT_S = 120.0
@@ -72,7 +74,7 @@ class Story:
     def kill_agent(self) -> None:
         """kill -9 of process 1 of the agent's container, from its node."""
         pod = self.demo.live_pod()
-        away = "" if self.demo.operator_ready() else ", the operator being away"
+        away = "" if self.demo.operator_ready() else ", operator away"
         loss = self._lose(f"kill -9 of the agent's process on {pod.node}{away}")
         faults.kill_container_pid1(self.cluster, pod.node, pod.uid)
         self._resumed(loss)
@@ -127,8 +129,10 @@ def tally(demo: Demo, losses: list[Loss]) -> Tally:
     numbers = [a["number"] for a in status.get("attempts", [])]
     if numbers != sorted(set(numbers)):
         done.problems.append(f"attempt numbers do not grow strictly: {numbers}")
-    if left := [p["metadata"]["name"] for p in demo.run.pods() if p["status"].get("phase") == "Running"]:
-        done.problems.append(f"pods still run after the end: {left}")
+    try:
+        wait_for("the last pod to end", lambda: not demo.running_pods(), timeout_s=30)
+    except AssertionError:
+        done.problems.append(f"pods still run after the end: {demo.running_pods()}")
     return done
 
 
@@ -166,7 +170,7 @@ def main(name: str) -> None:
         story = Story(cluster, demo)
         story.tell()
         result = tally(demo, story.losses)
-    except (KindToolError, RuntimeError, AssertionError) as e:
+    except (KindToolError, HelmFailed, RuntimeError, AssertionError) as e:
         console.print(f"error: {e}", style="bold red", markup=False)
         sys.exit(1)
     show(result, cluster)

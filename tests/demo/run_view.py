@@ -115,6 +115,10 @@ class Demo:
 
         return wait_for("the operator's pod", find, timeout_s=60)
 
+    def running_pods(self) -> list[str]:
+        """Names of the run's pods that have not ended."""
+        return [p["metadata"]["name"] for p in self.run.pods() if p["status"].get("phase") == "Running"]
+
     def operator_ready(self) -> bool:
         """Whether the operator's pod is ready now."""
         selector = "app.kubernetes.io/component=operator"

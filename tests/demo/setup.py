@@ -1,7 +1,7 @@
 """Before the story: charts, outside world, the run. Everything can be repeated on a cluster that has it already."""
 
 import json
-import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import yaml
 
 from tests.demo.run_view import NAMESPACE, SYSTEM, WORLD_NAMESPACE, Demo
 from tests.e2e.harness import GROUP, wait_for
-from tests.support.install import install_crds
+from tests.support.install import helm, install_crds
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_THE_CONTROL_PLANE: dict[str, Any] = {
@@ -30,22 +30,20 @@ VALUES: dict[str, Any] = {
 """Redis and operator stay where no drain comes: the demo is about agents. The e2e tier takes them away, too."""
 
 
-def _helm(demo: Demo, release: str, chart: Path, values: dict[str, Any], namespace: str = SYSTEM) -> None:
-    command = [
-        str(demo.cluster.helm_path), "--kubeconfig", str(demo.cluster.kubeconfig), "upgrade", "--install", release, str(chart),
-        "--namespace", namespace, "--create-namespace", "--wait", "--timeout", "180s", "--values", "-",
-    ]  # fmt: skip
-    done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, timeout=240, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"helm upgrade --install {release}: {done.stderr.strip() or done.stdout.strip()}")
-
-
 def install(demo: Demo) -> None:
-    """The two charts."""
+    """The two charts, and a fresh operator: the image behind the tag may be newer than the pod, and a pod whose operator an
+    earlier demo killed would be started again with a growing delay."""
     demo.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    demo.say(f"$ helm upgrade --install everstep charts/everstep -n {SYSTEM} --create-namespace")
+    demo.say(f"$ helm upgrade --install everstep-crds charts/everstep-crds -n {SYSTEM} --create-namespace")
     install_crds(demo.cluster, SYSTEM)
-    _helm(demo, "everstep", ROOT / "charts" / "everstep", VALUES)
+    demo.say(f"$ helm upgrade --install everstep charts/everstep -n {SYSTEM}")
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as values:
+        json.dump(VALUES, values)
+        values.flush()
+        chart = str(ROOT / "charts" / "everstep")
+        helm(demo.cluster, "upgrade", "--install", "everstep", chart, "-n", SYSTEM, "--wait", "-f", values.name)
+    demo.kube("-n", SYSTEM, "rollout", "restart", "deployment/everstep")
+    demo.kube("-n", SYSTEM, "rollout", "status", "deployment/everstep", "--timeout=120s", timeout_s=130)
 
 
 def start_world(demo: Demo) -> None:
