@@ -353,8 +353,6 @@ class Attempt:
             except LimitError as e:
                 error = e
         if error is not None and not (cancelled and isinstance(error, asyncio.CancelledError)):
-            if not cancelled:
-                log.error("the agent failed", exc_info=error)
             fields |= {"type": error_type(error), "message": error_message(error), "data": error_data(error)}
         outcome = "cancelled" if cancelled else "succeeded" if error is None else "failed"
         if engine.history.finished is not None:

@@ -86,12 +86,12 @@ class Delivery:
         ready = engine.loop.agent_ready
         until = engine.clock.monotonic_s() + SLICE_S
         turns = 0
-        while engine.stop_reason is None and not engine.finishing and not engine.terminating:
+        while not engine.stands_still:
             while ready:
                 handle = ready.popleft()
                 if not handle._cancelled:
                     self._turn(handle)
-                    if engine.stop_reason is not None or engine.terminating:
+                    if engine.stands_still:
                         return False
                 turns += 1
                 if turns % LOOK_EVERY == 0 and engine.clock.monotonic_s() > until:

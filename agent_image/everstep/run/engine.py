@@ -363,6 +363,11 @@ class Engine:
         return not (self.thread is not None and self.thread.busy)
 
     @property
+    def stands_still(self) -> bool:
+        """Agent code does not go on: the attempt is ending."""
+        return self.stop_reason is not None or self.failure is not None or self.finishing or self.terminating
+
+    @property
     def takes_answers(self) -> bool:
         """Whether what people said may become a record now."""
         ending = self.parking or self.terminating or self.finishing or self.stop_reason is not None

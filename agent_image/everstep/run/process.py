@@ -126,6 +126,7 @@ def _ended(settings: AttemptSettings, end: AttemptEnd) -> tuple[int, Termination
         return ExitCode.OK, _said(settings, StopReason.PARKED, f"waits for {names}", end.head)
     if record.outcome == "failed":
         message = f"{record.type}: {record.message}"
+        log.error("the agent failed: %s", message, exc_info=end.error)
         return ExitCode.AGENT_FAILED, _said(settings, StopReason.AGENT_FAILED, message, end.head)
     return ExitCode.OK, _said(settings, StopReason.FINISHED, record.outcome, end.head)
 
