@@ -169,3 +169,13 @@ async def once_without_anchor(driver: Driver) -> tuple[int, StopReason | None, s
     assert said is not None
     assert said.bad_seq is not None
     return code, said.reason, said.message
+
+
+async def test_a_module_that_starts_a_run_when_imported_is_refused(driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "code" / "script.py").write_text(
+        AGENTS + "\nprint(everstep.run(fine, goal='x'))\nraise SystemExit(0)\n", encoding="utf-8"
+    )
+    code, reason, message = await once(driver, "script:fine")
+    assert (code, reason) == (ExitCode.BAD_CONFIG, StopReason.BAD_ENTRYPOINT)
+    assert "__main__" in message
+    assert await driver.records() == []

@@ -298,3 +298,20 @@ def test_inputs_are_named_checked_and_explained() -> None:
     ):
         with pytest.raises(everstep.ConfigError, match=message):
             MemoryRun(takes, "go", inputs)
+
+
+def test_a_steps_body_may_use_all_of_asyncio() -> None:
+    @everstep.step(effect="read")
+    async def uses() -> str:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "print(2)", stdout=subprocess.PIPE)
+        out, _ = await process.communicate()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(asyncio.sleep(0.01, "slept"))
+        async with asyncio.timeout(5):
+            await asyncio.sleep(0)
+        return out.decode().strip() + task.result()
+
+    async def body() -> str:
+        return await uses()
+
+    assert MemoryRun[str](async_agent(body), "go", real_time=True).run() == "2slept"

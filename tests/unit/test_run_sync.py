@@ -248,3 +248,30 @@ def test_c1_a_second_thread_cannot_make_the_agents_calls() -> None:
 
     MemoryRun[None](run, "go").run()
     assert len(caught) == 1
+
+
+def test_sigterm_while_a_step_waits_for_a_thread_leaves_it_unbegun() -> None:
+    """More at_most_once steps than threads: those that wait have not begun, and nobody is asked about them."""
+    gate = threading.Event()
+
+    @everstep.step(effect="at_most_once")
+    def holds(n: int) -> int:
+        effects.append(f"{n}")
+        gate.wait(10)
+        return n
+
+    @everstep.agent
+    async def many(goal: str) -> int:
+        return sum(await asyncio.gather(*(holds.aio(i) for i in range(4))))
+
+    def stop_at_the_first(point: str) -> None:
+        if point == "in_body" and not effects:
+            run.terminate()
+            asyncio.get_running_loop().call_later(0.2, gate.set)
+
+    run: MemoryRun[int] = MemoryRun(many, "go", real_time=True)
+    ended = run.attempt(max_threads=1, on_point=stop_at_the_first, grace_s=5)
+    assert isinstance(ended.error, Terminated)
+    assert len(effects) == 1
+    assert run.run() == 6
+    assert len(effects) == 4

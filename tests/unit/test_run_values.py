@@ -13,7 +13,7 @@ import uuid
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
 import everstep
 from everstep import NotJSON, StepFailed, ValueTooLarge
@@ -332,3 +332,45 @@ def test_drawn_values_are_the_same_on_replay() -> None:
     assert first[2] != first[3]
     assert uuid.UUID(first[1]).version == 4
     assert dt.datetime.fromisoformat(first[0]).tzinfo is not None
+
+
+class Stubborn(BaseModel):  # noqa: PLW1641 - its comparison is what is tested
+    n: int
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("cannot be compared")
+
+    @field_validator("n")
+    @classmethod
+    def _explodes(cls, n: int) -> int:
+        if n == 13:
+            raise KeyError("unlucky")
+        return n
+
+
+def test_errors_of_the_values_own_code_are_refusals_not_crashes() -> None:
+    codec = Codec(Stubborn, "f", "result")
+    with pytest.raises(NotJSON, match=r"must come back equal"):
+        codec.encode(Stubborn(n=1))
+    with pytest.raises(NotJSON, match="unlucky"):
+        codec.decode({"n": 13})
+
+
+def test_annotations_that_cannot_be_resolved_are_named() -> None:
+    def fn(later: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821 - what is tested
+
+    signature = Signature(fn, "fn")
+    with pytest.raises(
+        everstep.BadStep, match=r"'Nowhere' is not defined. Types of steps and agents must be defined at"
+    ):
+        signature.encode((1,), {})
+
+
+def test_the_result_of_a_run_is_not_lost_to_a_tuple() -> None:
+    @everstep.agent
+    async def run(goal: str) -> Any:
+        return {"pair": (1, 2), "when": NOW, 3: "three"}
+
+    there: MemoryRun[Any] = MemoryRun(run, "go")
+    assert there.run() == {"pair": [1, 2], "when": "2026-01-02T03:04:05.678900Z", "3": "three"}
+    there.replay()

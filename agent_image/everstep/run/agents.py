@@ -6,17 +6,19 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from everstep.errors import BadStep, ConfigError, LimitError, NotInRun
 from everstep.journal.records import Json
 from everstep.run.scope import SCOPE
 from everstep.run.steps import Step
-from everstep.run.values import Codec
+from everstep.run.values import Codec, resolve
 
 P = ParamSpec("P")
 R = TypeVar("R")
 GOAL = "goal"
+loading: list[str] = []
+"""The entrypoint whose module is being imported, if any: it must not start a run of its own meanwhile."""
 
 
 class Agent(Generic[P, R]):
@@ -44,7 +46,7 @@ class Agent(Generic[P, R]):
     def codec(self, name: str) -> Codec:
         """Of a parameter, or of `return`."""
         if self._codecs is None:
-            hints = get_type_hints(self.fn, include_extras=True)
+            hints = resolve(self.fn, f"agent {self.name}")
             self._codecs = {
                 p: Codec(hints.get(p, Any), f"agent {self.name}", f"input {p}") for p in self.parameters
             } | {"return": Codec(hints.get("return", Any), f"agent {self.name}", "result", exact=False)}
@@ -123,6 +125,7 @@ def load_agent(entrypoint: str) -> "Agent[..., Any]":  # of any signature
     module_name, _, name = entrypoint.partition(":")
     if not module_name or not name:
         raise ConfigError(f"entrypoint {entrypoint!r} must be MODULE:FUNCTION, e.g. triage:run")
+    loading.append(entrypoint)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as e:
@@ -132,8 +135,10 @@ def load_agent(entrypoint: str) -> "Agent[..., Any]":  # of any signature
             f"entrypoint {entrypoint}: there is no module {e.name}. Looked in {', '.join(p or '.' for p in sys.path[:5])}; "
             f"the image's working directory or PYTHONPATH must hold it"
         ) from e
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise ConfigError(f"entrypoint {entrypoint}: importing {module_name} failed: {type(e).__name__}: {e}") from e
+    finally:
+        loading.pop()
     found = getattr(module, name, None)
     if isinstance(found, Agent):
         return cast("Agent[..., Any]", found)  # Agent's parameters are not known at run time

@@ -7,6 +7,7 @@ settled.
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -104,12 +105,13 @@ class StepDriver:
             call.intent_seq = engine.put_intent(call, self.tries)
         await engine.writer.durable(call.intent_seq)
         faults.reach("after_intent")
-        await engine.may_begin()
+        end_turn = await engine.turn(self.step)
         if call.gone:
+            end_turn()
             return self._abandon("cancelled before its body began")
         call.intent_seq = Seq(0)
         began = engine.clock.monotonic_s()
-        end, usage = await self._run_body()
+        end, usage = await self._run_body(end_turn)
         took_ms = int((engine.clock.monotonic_s() - began) * 1000)
         if end.error is None and not end.cancelled:
             await self._record_value(end.value, took_ms, usage)
@@ -118,10 +120,10 @@ class StepDriver:
         engine.body_ended()
         return await self._not_a_value(end, took_ms)
 
-    async def _run_body(self) -> tuple[BodyEnd, dict[str, int]]:
+    async def _run_body(self, end_turn: Callable[[], None]) -> tuple[BodyEnd, dict[str, int]]:
         faults.reach("in_body")
         call, engine = self.call, self.engine
-        self.body, context = await engine.start_body(call, self.tries)
+        self.body, context = engine.start_body(call, self.tries, end_turn)
         end = await self.body.end
         self.body = None
         faults.reach("after_effect")
@@ -252,9 +254,9 @@ class StepDriver:
     async def _probe(self) -> object:
         if self.step.probe is None:
             return UNKNOWN
-        await self.engine.may_begin()
+        end_turn = await self.engine.turn(self.step, probe=True)
         faults.reach("before_probe")
-        run, _ = await self.engine.start_body(self.call, self.tries, probe=True)
+        run, _ = self.engine.start_body(self.call, self.tries, end_turn, probe=True)
         end = await run.end
         self.engine.body_ended()
         faults.reach("after_probe")

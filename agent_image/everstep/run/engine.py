@@ -164,11 +164,11 @@ class Engine:
         try:
             timer.past = self.history.claim("timer", timer.key, "")
             if timer.past is None:
-                self.put(Timer, key=timer.key, due=timer.due)
+                timer.created = EpochMs(self.put(Timer, key=timer.key, due=timer.due).time)
             else:
                 record = timer.past.claim
                 assert isinstance(record, Timer)
-                timer.due = EpochMs(record.due)
+                timer.due, timer.created = EpochMs(record.due), EpochMs(record.time)
         except BaseException as e:
             self.stop(e)
         else:
@@ -306,21 +306,36 @@ class Engine:
         if self.terminating:
             await asyncio.shield(self._never)
 
-    async def start_body(self, call: StepCall, tries: int, *, probe: bool = False) -> tuple[BodyRun, BodyContext]:
+    def _inline(self, step: Step[..., Any], probe: bool) -> bool:  # of any signature
+        """Whether it runs on the sync agent's own thread."""
+        return self.thread is not None and not probe and not step.is_async and step.timeout_s is None
+
+    async def turn(self, step: Step[..., Any], *, probe: bool = False) -> Callable[[], None]:  # of any signature
+        """Wait until a body may begin: for a thread if it needs one, and for ever after SIGTERM. Gives what ends the turn."""
+        function = step.probe if probe else step.fn
+        if asyncio.iscoroutinefunction(function) or self._inline(step, probe):
+            await self.may_begin()
+            return _nothing
+        await self._threads.acquire()
+        await self.may_begin()
+        return self._threads.release
+
+    def start_body(
+        self, call: StepCall, tries: int, end_turn: Callable[[], None], *, probe: bool = False
+    ) -> tuple[BodyRun, BodyContext]:
         """Start a step's body or its probe, outside agent scope, on a copy of its arguments."""
         step = call.step
         function = step.probe if probe else step.fn
         assert function is not None
         is_async = asyncio.iscoroutinefunction(function)
-        inline = self.thread is not None and not is_async and not probe and step.timeout_s is None
-        if not is_async and not inline:
-            await self._threads.acquire()
+        inline = self._inline(step, probe)
         args, kwargs = step.signature.decode(call.args)
         body = BodyContext(step.name, call.key, idempotency_key(self.config.journal_id, call.key), tries)
         context = outside(call.context)
         context.run(BODY.set, body)
         timeout_s = (step.timeout_s or self.config.probe_timeout_s) if probe else step.timeout_s
         run = BodyRun(self.loop, self.config.body_cancel_s, timeout_s)
+        run.end.add_done_callback(lambda _end: end_turn())
         self.bodies += 1
         if not probe:
             self.started[call.key] += 1
@@ -331,18 +346,16 @@ class Engine:
         elif inline and self.thread is not None:
             run.patient = True
             self.thread_bodies += 1
-            run.end.add_done_callback(lambda _end: self._thread_free(inline=True))
+            run.end.add_done_callback(self._thread_free)
             self.thread.run_body(run, lambda: function(*args, **kwargs), context)
         else:
             self.thread_bodies += 1
-            run.end.add_done_callback(lambda _end: self._thread_free())
+            run.end.add_done_callback(self._thread_free)
             run.start_thread(lambda: function(*args, **kwargs), context, step.name)
         return run, body
 
-    def _thread_free(self, *, inline: bool = False) -> None:
+    def _thread_free(self, _end: object) -> None:
         self.thread_bodies -= 1
-        if not inline:
-            self._threads.release()
 
     @property
     def threads_busy(self) -> bool:
@@ -447,6 +460,10 @@ class Engine:
         if not self.delivery.live:
             return "replaying"
         return "running" if self.busy_drivers else "waiting"
+
+
+def _nothing() -> None:
+    return None
 
 
 def idempotency_key(journal_id: JournalId, key: StepKey, segment: int = 0, snapshot_epoch: int = 0) -> str:

@@ -33,11 +33,9 @@ def error_data(error: BaseException) -> Json:
     """`error.data` if it is small JSON (or what a failed step of another call told); else None."""
     if isinstance(error, StepFailed):
         return {"step": error.step, "key": error.key, "type": error.type, "message": error_message(error, 2048)}
-    data = getattr(error, "data", None)
-    if data is None:
-        return None
     try:
+        data = getattr(error, "data", None)
         raw = canonical(data)
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # what cannot be told is left out; the failure itself is recorded
         return None
     return json.loads(raw) if len(raw) <= DATA_MAX else None

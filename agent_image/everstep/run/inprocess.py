@@ -35,7 +35,7 @@ from everstep.local.anchors import AnchorFile
 from everstep.local.files import DEFAULT_DIR, LocalDir
 from everstep.local.locks import FileLock, RunBusy
 from everstep.local.spec import RunSpec, check_run_id, differences, load
-from everstep.run.agents import Agent
+from everstep.run.agents import Agent, loading
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.blobs import read_value
 from everstep.run.config import EngineConfig
@@ -87,6 +87,10 @@ def run(
         raise ConfigError(f"everstep.run needs an @everstep.agent, not {agent!r}")
     if SCOPE.get() is not None:
         raise BadCall("everstep.run() was called inside a run; call the other agent directly, as a part of this one")
+    if loading:
+        raise ConfigError(
+            f'everstep.run() is called while {loading[-1]} is imported: put it under `if __name__ == "__main__":`'
+        )
     there = _InProcess(agent, goal, agent.encode_inputs(inputs), run_id, directory)
     try:
         asyncio.get_running_loop()

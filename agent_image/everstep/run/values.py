@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from everstep.errors import BadStep, NotJSON, ValueTooLarge
 from everstep.journal.records import Json, canonical
@@ -77,12 +76,12 @@ class Codec:
             typed = self._validate(value)
             try:
                 dumped = self.adapter.dump_python(typed, mode="json", warnings="error")
-            except (PydanticSerializationError, ValueError, RecursionError) as e:
+            except Exception as e:  # also of the value's own serializers
                 raise self._not_json(value, _first_line(e)) from e
             raw = self._canonical(dumped, value)
             data = json.loads(raw)
             back = self._back(raw, value)
-            if self.exact and back != typed:
+            if self.exact and not _equal(back, typed):
                 raise self._changed(typed, back)
         if len(raw) > VALUE_MAX_BYTES:
             raise ValueTooLarge(
@@ -99,14 +98,14 @@ class Codec:
             return data
         try:
             return self.adapter.validate_json(canonical(data))
-        except (ValidationError, ValueError) as e:
+        except Exception as e:  # also of the annotation's own validators
             raise NotJSON(f"{self.step}: {self.what} does not fit its annotation: {_reason(e)}") from e
 
     def _back(self, raw: bytes, value: object) -> object:
         assert self.adapter is not None
         try:
             return self.adapter.validate_json(raw)
-        except (ValidationError, ValueError) as e:
+        except Exception as e:  # the same
             raise self._not_json(value, f"what it becomes in the journal cannot be read back: {_reason(e)}") from e
 
     def _coerce(self, value: object) -> object:
@@ -120,7 +119,7 @@ class Codec:
         assert self.adapter is not None
         try:
             return self.adapter.validate_python(value)
-        except (ValidationError, ValueError, RecursionError) as e:
+        except Exception as e:  # the same
             raise NotJSON(f"{self.step}: {self.what} does not fit its annotation: {_reason(e)}") from e
 
     def _canonical(self, data: object, value: object) -> bytes:
@@ -141,6 +140,20 @@ class Codec:
         )
 
 
+class Unresolved(BadStep):
+    """An annotation names something that is not there (yet)."""
+
+
+def resolve(fn: Callable[..., object], name: str) -> dict[str, Any]:
+    """The annotations of a function, as types. Raises Unresolved."""
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except NameError as e:
+        raise Unresolved(
+            f"{name}: an annotation cannot be resolved: {e}. Types of steps and agents must be defined at module level"
+        ) from e
+
+
 class Signature:
     """The arguments of one step: bound by name, checked by annotation, decoded again for the body."""
 
@@ -154,12 +167,12 @@ class Signature:
         """Whether arguments must be bound the long way: not all of them can be told by their place."""
         self._codecs: dict[str, Codec] | None = None
         self._result: Codec | None = None
-        with contextlib.suppress(NameError):  # an annotation names something defined later; built at the first call
+        with contextlib.suppress(Unresolved):  # an annotation names something defined later; built at the first call
             self._build()
 
     def _build(self) -> tuple[dict[str, Codec], Codec]:
         if self._codecs is None or self._result is None:
-            hints = typing.get_type_hints(self._fn, include_extras=True)
+            hints = resolve(self._fn, self.step)
             self._codecs = {
                 name: Codec(_as_container(p, hints.get(name, Any)), self.step, f"argument {name}")
                 for name, p in self.signature.parameters.items()
@@ -294,6 +307,13 @@ def _as_container(p: inspect.Parameter, hint: Any) -> Any:  # any annotation
 
 def _is_var(signature: Signature, name: str) -> bool:
     return signature.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+
+
+def _equal(a: object, b: object) -> bool:
+    try:
+        return bool(a == b)
+    except Exception:  # an array's, for instance: what cannot be compared cannot be trusted to be equal
+        return False
 
 
 def _short(value: object) -> str:
