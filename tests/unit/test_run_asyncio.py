@@ -336,3 +336,27 @@ def test_a_body_that_wakes_agent_code_by_a_side_door_fails_the_run() -> None:
     assert ended.kind == "failed"
     assert "outside agent scope" in ended.message
     assert "Return the value from a step" in ended.message
+
+
+def test_a_sequential_step_costs_one_durable_write() -> None:
+    @everstep.agent
+    async def sequential(goal: str) -> int:
+        total = 0
+        for n in range(20):
+            async with asyncio.timeout(60):
+                total += await double(n) + int(everstep.random())
+        return total
+
+    run: MemoryRun[int] = MemoryRun(sequential, "go")
+    run.run()
+    assert run.reached.count("before_append") == 22  # run_started with the first intent, 20 results, the end
+
+
+def test_steps_side_by_side_are_announced_together() -> None:
+    @everstep.agent
+    async def wide(goal: str) -> int:
+        return sum(await asyncio.gather(*(wait(n, 1.0) for n in range(100))))
+
+    run: MemoryRun[int] = MemoryRun(wide, "go")
+    assert run.run() == 4950
+    assert run.reached.count("before_append") <= 2 + 2 + 4  # 64 records go in one append
