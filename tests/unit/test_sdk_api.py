@@ -5,6 +5,7 @@ import inspect
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import everstep
@@ -81,3 +82,10 @@ def test_users_of_the_api_type_check_strictly() -> None:
         check=False,
     )
     assert out.returncode == 0, out.stdout
+
+
+def test_journals_name_the_version_that_is_released() -> None:
+    from everstep.run.attempt import SDK_VERSION
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["version"] == SDK_VERSION
