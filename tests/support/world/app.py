@@ -93,8 +93,9 @@ async def _serve(
 ) -> web.Response:
     world = http.app[WORLD]
     request = world.arrived(kind, ticket, http.headers.get(KEY_HEADER, ""), _now_ms(), http.remote or "")
-    await world.pause("before", request)
-    if http.transport is None or http.transport.is_closing():
+    held = await world.pause("before", request)
+    # What arrived is done, even if its sender died meanwhile: a mail gateway does not ask. Only a held request can be lost.
+    if held and (http.transport is None or http.transport.is_closing()):
         return web.Response(status=499)
     answer = effect(world, request)
     if world.latency_ms[kind]:

@@ -95,8 +95,8 @@ class World:
         self._write({"mail": [request.key, mail]})
         return mail
 
-    async def pause(self, moment: Moment, request: Request) -> None:
-        """Wait if a hold catches this request."""
+    async def pause(self, moment: Moment, request: Request) -> bool:
+        """Wait if a hold catches this request; whether one did."""
         for hold in self.holds:
             if hold.times > 0 and (hold.kind, hold.moment) == (request.kind, moment):
                 if hold.ticket and hold.ticket != request.ticket:
@@ -107,7 +107,8 @@ class World:
                     await hold.gate.wait()
                 finally:
                     hold.waiting -= 1
-                return
+                return True
+        return False
 
     def release(self) -> int:
         """Let all held requests go on and forget the holds. Returns how many requests waited."""
