@@ -142,6 +142,13 @@ TABLE = [
         "ContainerStatusUnknown",
         False,
     ),
+    End(
+        "E13 power off and return, as containerd tells it",
+        ended(1, 255, agent_reason="Unknown", agent_message=said(StopReason.TERMINATED)),
+        "Disruption",
+        "ContainerStatusUnknown",
+        False,
+    ),
     End("Failed, and nothing tells why", pod(1, phase="Failed"), "Disruption", "PodFailed", False),
     # --- the SDK's exit codes
     End(

@@ -9,7 +9,7 @@ The table, first match wins:
     phase Failed, container never made                    NotStarted (kubelet admission: OutOfcpu, NodeAffinity …)
     exit 69, 75                                           Disruption
     OOMKilled                                             OutOfMemory
-    ContainerStatusUnknown                                Disruption (the node was rebooted under it)
+    ContainerStatusUnknown, or Unknown with exit 255      Disruption (the node was rebooted under it)
     being deleted or gone (and none of the above)         Disruption, PodDeleted
     exit 143                                              Disruption (SIGTERM from outside)
     exit 137                                              OutOfMemory (a group kill the runtime gave no name, or kill -9)
@@ -28,7 +28,8 @@ from everstep.ids import EpochMs
 from everstep_operator.api.words import End, LossClass, Reason
 from everstep_operator.decide.model import ContainerState, PodView
 
-NOT_PROVEN = "ContainerStatusUnknown"
+NOT_PROVEN = ("ContainerStatusUnknown", "Unknown")
+"""Reasons of kubelet and containerd for a container that was there, and after the node's restart is not: how it ended nobody saw."""
 SIGKILLED = 137
 START_FAILED_EXIT = 128
 NOT_FOUND_EXITS = (126, 127)
@@ -85,7 +86,7 @@ def is_proved_dead(pod: PodView) -> bool:
     """See the module's last paragraph."""
     agent = pod.agent
     if agent.state is ContainerState.TERMINATED:
-        return bool(agent.container_id) and agent.reason != NOT_PROVEN
+        return bool(agent.container_id) and agent.reason not in NOT_PROVEN
     return _never_made(pod)
 
 
@@ -178,8 +179,8 @@ def _by_sdk_or_runtime(pod: PodView) -> Verdict | None:
     agent = pod.agent
     if agent.reason == "OOMKilled":
         return LossClass.OUT_OF_MEMORY, End.OOM_KILLED, _memory(pod)
-    if agent.reason == NOT_PROVEN:
-        return LossClass.DISRUPTION, End.CONTAINER_LOST, agent.message
+    if agent.reason in NOT_PROVEN:
+        return LossClass.DISRUPTION, End.CONTAINER_LOST, "the node or its container runtime was restarted"
     uncharged = {ExitCode.JOURNAL_UNREACHABLE: End.JOURNAL_UNREACHABLE, ExitCode.SUPERSEDED: End.SUPERSEDED}
     for code, end in uncharged.items():
         if agent.exit_code == code:
