@@ -29,7 +29,7 @@ from everstep_operator.api.words import End, LossClass, Reason
 from everstep_operator.decide.model import ContainerState, PodView
 
 NOT_PROVEN = ("ContainerStatusUnknown", "Unknown")
-"""Reasons of kubelet and containerd for a container that was there, and after the node's restart is not: how it ended nobody saw."""
+"""Reasons of kubelet and containerd for a container that was gone after the node's restart: how it ended nobody saw."""
 SIGKILLED = 137
 START_FAILED_EXIT = 128
 NOT_FOUND_EXITS = (126, 127)
