@@ -60,7 +60,7 @@ def test_partition_from_the_api_server(cluster: Cluster, make_run: Make, world: 
         wait_for("the fenced process to end by itself", lambda: exited(cluster, node, container), timeout_s=90)
         code, said = exit_of(cluster, node, container)
         assert code == 75, f"the fenced process exited {code}: {said}"
-        assert "Fenced" in said, said
+        assert "attempt 2 has replaced attempt 1" in said, f"not ended by a FENCED answer: {said}"
         judge_all(moments, "partition from the API server", "Disruption", world, add_row, may_ask=True)
     finally:
         faults.heal(cluster, node)

@@ -51,7 +51,7 @@ def operator_that_dies_at(kube: Kube, point: str) -> Iterator[None]:
         "env",
         f"deployment/{name}",
         f"EVERSTEP_OPERATOR_FAULTS={point}=kill",
-        "EVERSTEP_OPERATOR_FAULTS_DIR=/tmp/faults",
+        "EVERSTEP_OPERATOR_FAULTS_DIR=/dev/shm/faults",
     )
     rolled_out(kube, name)
     try:
