@@ -55,14 +55,16 @@ async def answer(arguments: argparse.Namespace, settings: Settings) -> inspect.D
 
 async def _answer(arguments: argparse.Namespace, settings: Settings, store: Store) -> inspect.Document:
     journal, run = JournalId(arguments.journal), str(arguments.run)
+    anchor = _anchor(arguments.anchor)
+    if arguments.verb != "verify":
+        await inspect.need_journal(store, journal, run, anchor)
+    chain = await _chain(store, journal, anchor, await _keys(settings))
     if arguments.verb == "verify":
-        anchor = _anchor(arguments.anchor)
-        chain = await _chain(store, journal, anchor, await _keys(settings))
         return await inspect.verify_document(store, chain, run, anchor)
-    chain = Chain(journal)  # reading needs no key; `verify` proves
-    history = await inspect.read_history(store, chain, run)
     if arguments.verb == "steps":
-        return inspect.steps_document(run, history, timers=arguments.timers)
+        history, wrong = await inspect.read_proved(store, chain, run, anchor)
+        return inspect.steps_document(run, history, timers=arguments.timers, problem=wrong)
+    history = await inspect.read_history(store, chain, run, anchor)
     return await inspect.result_document(store, chain, run, history)
 
 

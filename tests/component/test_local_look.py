@@ -174,6 +174,21 @@ def test_a_chain_recomputed_by_an_attacker_is_caught_by_the_anchor(copy: LocalRu
     assert "tampered" in done.stdout
 
 
+def test_a_forged_result_is_never_printed(copy: LocalRuns) -> None:
+    last = copy.json("local", "verify", "monday")["records"]
+    copy.sql("UPDATE records SET record = replace(record, 'triaged', 'forged!') WHERE place = ?", copy.place(last))
+    for output in ([], ["-o", "json"]):
+        done = copy.cli("local", "result", "monday", *output)
+        assert (done.returncode, done.stdout) == (65, "")
+        assert f"journal tampered at record {last}: " in done.stderr
+    steps = copy.cli("local", "steps", "monday")
+    assert steps.returncode == 65
+    assert len(steps.stdout.splitlines()) == 7, "the steps that are proved can still be read"
+    assert f"tampered at record {last}" in steps.stderr
+    assert "forged!" not in copy.cli("local", "get", "monday").stdout
+    assert copy.json("local", "list")[0]["summary"] != "Succeeded"
+
+
 def test_a_journal_that_was_cut_behind_its_anchor_is_lost(copy: LocalRuns) -> None:
     """Meta is cut to fit, as an old dump would."""
     last = copy.json("local", "verify", "monday")["records"]

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from everstep.cli import inspect as shown
 from everstep.cli.exits import Refusal
-from everstep.errors import ConfigError
+from everstep.errors import ConfigError, JournalTampered
 from everstep.ids import Attempt, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.open import open_store
@@ -148,6 +148,20 @@ async def test_a_journal_rebuilt_without_the_key_is_not_whole(store: Store, sett
     )
     forged = await ask(settings, "verify")
     assert (forged["whole"], forged["badSeq"]) == (False, 1)
+
+
+async def test_a_forged_result_is_refused_and_only_proved_steps_are_shown(store: Store, settings: Settings) -> None:
+    """Anybody who writes to Redis can append a `finished` record, but has no key."""
+    head = await write(store, *story("triaged")[:3])
+    raw = encode(story("FORGED")[3])
+    link = Chain(JOURNAL).link(head.hash, raw)
+    await store.append(JOURNAL, Attempt(1), Owner("o"), head, [Sealed(Seq(4), raw, head.hash, link)])
+    with pytest.raises(JournalTampered) as caught:
+        await ask(settings, "result")
+    assert caught.value.bad_seq == 4
+    document = await ask(settings, "steps")
+    assert "tampered at record 4" in document["problem"]
+    assert [step["name"] for step in document["steps"]] == ["classify"]
 
 
 def test_the_module_answers_one_document_even_when_it_fails(

@@ -12,32 +12,64 @@ from typing import Any, TypeAlias
 import click
 
 from everstep.cli import show, text
-from everstep.cli.exits import Exit, Refusal
+from everstep.cli.exits import Exit, Refusal, refusal
 from everstep.cli.history import History, Row
-from everstep.errors import ConfigError
-from everstep.ids import Seq
+from everstep.errors import ConfigError, EverstepError
+from everstep.ids import JournalId
 from everstep.journal.chain import Chain
 from everstep.journal.records import decode
-from everstep.journal.store import Head, Store
+from everstep.journal.store import Head, Meta, Store
 from everstep.journal.verify import verify
 
 Document: TypeAlias = dict[str, Any]  # Any: JSON data of mixed types, made here and printed here
 
 
-async def read_history(store: Store, chain: Chain, run: str) -> History:
-    """Everything recorded so far, unproved (`verify` proves). Raises ConfigError for a journal that is not there."""
-    if await store.meta(chain.journal_id) is None:
-        raise ConfigError(f"run {run} has no journal yet: it was never started, or its journal was removed")
-    history = History()
-    async for stored in store.read(chain.journal_id, Seq(0)):
-        history.add([decode(stored.record, stored.seq)])
+async def read_history(store: Store, chain: Chain, run: str, anchor: Head | None) -> History:
+    """Everything recorded so far, proved. Raises ConfigError for a journal that is not there, JournalTampered, JournalLost,
+    JournalUnreadable."""
+    history, wrong = await read_proved(store, chain, run, anchor)
+    if wrong is not None:
+        raise wrong
     return history
 
 
-def steps_document(run: str, history: History, *, timers: bool = False) -> Document:
-    """{"run", "steps": [{"key", "name", "try", "state", "effect", "tookMs", "inputTokens", …}]}"""
+async def need_journal(store: Store, journal: JournalId, run: str, anchor: Head | None) -> Meta | None:
+    """The journal's meta; None if it is lost. Raises ConfigError for a journal that never was."""
+    meta = await store.meta(journal)
+    if meta is None and (anchor is None or anchor.seq == 0):
+        raise ConfigError(f"run {run} has no journal yet: it was never started, or its journal was removed")
+    return meta
+
+
+async def read_proved(
+    store: Store, chain: Chain, run: str, anchor: Head | None
+) -> tuple[History, EverstepError | None]:
+    """The records up to the first that does not fit, and what is wrong with that one. Raises ConfigError for a journal that is
+    not there."""
+    meta = await need_journal(store, chain.journal_id, run, anchor)
+    report = await verify(store, chain, chain.journal_id, anchor=anchor, keep=True)
+    if not report.whole and meta is not None:
+        now = await store.meta(chain.journal_id)
+        if now is not None and now.head != meta.head:  # it grew while it was read: up to the head of then it must fit
+            report = await verify(store, chain, chain.journal_id, upto=now.head, anchor=anchor, keep=True)
+    history = History()
+    try:
+        for stored in report.records:
+            history.add([decode(stored.record, stored.seq)])
+        report.require_whole()
+    except EverstepError as e:
+        return history, e
+    return history, None
+
+
+def steps_document(
+    run: str, history: History, *, timers: bool = False, problem: EverstepError | None = None
+) -> Document:
+    """{"run", "steps": [{"key", "name", "try", "state", "effect", "tookMs", "inputTokens", …}]}; {"problem"} too if only the
+    steps before a bad record are there."""
     rows = list(history.rows.values()) if timers else history.steps
-    return {"run": run, "steps": [_step(row) for row in rows]}
+    told = {} if problem is None else {"problem": refusal(problem).message}
+    return {"run": run, "steps": [_step(row) for row in rows]} | told
 
 
 def _step(row: Row) -> Document:
@@ -57,11 +89,19 @@ def _step(row: Row) -> Document:
     }
 
 
-def print_steps(document: Document, output: str) -> None:
-    """KEY STEP TRY STATE EFFECT TOOK TOKENS; wide adds ATTEMPT, SEQ and NOTE."""
+def print_steps(document: Document, output: str) -> int:
+    """KEY STEP TRY STATE EFFECT TOOK TOKENS; wide adds ATTEMPT, SEQ and NOTE. The exit code."""
     if output == "json":
         show.as_json(document)
-        return
+    else:
+        _print_steps(document, output)
+    if "problem" not in document:
+        return int(Exit.OK)
+    click.echo(f"Error: {document['problem']} Only the steps recorded before it are shown.", err=True)
+    return int(Exit.REFUSED)
+
+
+def _print_steps(document: Document, output: str) -> None:
     head = ["KEY", "STEP", "TRY", "STATE", "EFFECT", "TOOK", "TOKENS"]
     rows = []
     for s in document["steps"]:

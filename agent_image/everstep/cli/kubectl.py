@@ -191,7 +191,7 @@ def steps(
     """List the steps of a run in the order they began."""
     more = ["--timers"] if timers else []
     document = _ask(Kubectl(namespace, context, kubeconfig), operator_namespace, "steps", run, *more)
-    inspect.print_steps(document, output or "")
+    sys.exit(inspect.print_steps(document, output or ""))
 
 
 @everstep.command(epilog=EPILOG)

@@ -12,7 +12,7 @@ from everstep.cli.exits import EPILOG, Exit, Refusal, run_async
 from everstep.cli.history import History
 from everstep.cli.live import LiveOutput
 from everstep.cli.local_run import resume_command, supervise_run
-from everstep.cli.options import directory_option, local_store, need_run, run_argument, with_store
+from everstep.cli.options import anchor_head, directory_option, local_store, need_run, run_argument, with_store
 from everstep.cli.questions import decision, pick
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError
@@ -44,9 +44,17 @@ def settle(run: str, step: str, done: str | None, again: bool, fail: bool, reaso
     async def send(spec: RunSpec, store: Store) -> None:
         word, value = decision(done, again, fail)
         chain = Chain(spec.journal)
-        history = await inspect.read_history(store, chain, run)
+        history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
         row = pick(run, step, history.uncertain(), lambda r: r.key, lambda r: r.name)
-        body = SettleBody(key=row.key, input=row.input, decision=word, value=value, by=_me(), reason=reason)
+        body = SettleBody(
+            key=row.key,
+            input=row.input,
+            since=row.last_epoch_ms,
+            decision=word,
+            value=value,
+            by=_me(),
+            reason=reason,
+        )
         # One id per question and park: a second answer to the same question is refused. A run that could not take an answer (its
         # value does not fit the step) parks anew and says why; then another one may be given.
         asked = f"settle-{row.seq}-{history.park.seq if history.park else 'live'}"
@@ -81,12 +89,12 @@ async def _cancel(where: LocalDir, run: str, reason: str, timeout_s: float) -> i
     chain = Chain(spec.journal)
     store = local_store(where)
     try:
-        history = await inspect.read_history(store, chain, run)
+        history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
         if history.finished is not None:
             raise ConfigError(f"run {run} is over already: {history.summary}")
         await store.inbox_add(spec.journal, make_entry(chain, InboxId("cancel-1"), CancelBody(by=_me(), reason=reason)))
         if FileLock(where.supervisor_lock(spec.run)).is_held():
-            history = await _until_finished(store, chain, run, timeout_s)
+            history = await _until_finished(where, spec, store, timeout_s)
             click.echo(f"run {run} {history.finished.outcome if history.finished else ''}")
             return int(Exit.OK)
     finally:
@@ -97,11 +105,12 @@ async def _cancel(where: LocalDir, run: str, reason: str, timeout_s: float) -> i
     return int(Exit.OK) if end is not None and end.outcome == "cancelled" else code
 
 
-async def _until_finished(store: Store, chain: Chain, run: str, timeout_s: float) -> History:
+async def _until_finished(where: LocalDir, spec: RunSpec, store: Store, timeout_s: float) -> History:
+    chain, run = Chain(spec.journal), spec.run
     clock = SystemClock()
     until = clock.monotonic_s() + timeout_s
     while True:
-        history = await inspect.read_history(store, chain, run)
+        history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
         if history.finished is not None:
             return history
         if clock.monotonic_s() > until:

@@ -7,14 +7,22 @@ from typing import Any
 import click
 
 from everstep.cli import inspect, show, text
-from everstep.cli.exits import EPILOG, run_async
+from everstep.cli.exits import EPILOG, refusal, run_async
 from everstep.cli.history import History
-from everstep.cli.options import directory_option, local_store, need_run, output_option, run_argument, with_store
+from everstep.cli.options import (
+    anchor_file,
+    anchor_head,
+    directory_option,
+    local_store,
+    need_run,
+    output_option,
+    run_argument,
+    with_store,
+)
 from everstep.clock import SystemClock
 from everstep.errors import EverstepError
 from everstep.journal.chain import Chain
-from everstep.journal.store import Head, Store
-from everstep.local.anchors import AnchorFile
+from everstep.journal.store import Store
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock
 from everstep.local.spec import RunSpec
@@ -61,10 +69,12 @@ async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Doc
     """What `get` and `list` show of one run. A journal that cannot be read is told in `problem`."""
     history, problem = History(), ""
     try:
+        anchor = anchor_head(where, spec)
         if where.journal_path.exists() and await store.meta(spec.journal) is not None:
-            history = await inspect.read_history(store, Chain(spec.journal), spec.run)
-        elif (anchor := _anchor_file(where, spec).read()) is not None and anchor.attempt > 0:
-            problem = f"the journal is lost; its anchor is at record {anchor.head.seq}"
+            history, wrong = await inspect.read_proved(store, Chain(spec.journal), spec.run, anchor)
+            problem = refusal(wrong).message if wrong else ""
+        elif (kept := anchor_file(where, spec).read()) is not None and kept.attempt > 0:
+            problem = f"the journal is lost; its anchor is at record {kept.head.seq}"
     except EverstepError as e:
         problem = str(e)
     live = FileLock(where.supervisor_lock(spec.run)).is_held()
@@ -121,7 +131,7 @@ def get(run: str, directory: Path, output: str | None) -> None:
     where = LocalDir(directory)
 
     async def read(spec: RunSpec, store: Store) -> inspect.Document:
-        anchor = _anchor(where, spec)
+        anchor = anchor_head(where, spec)
         checkpoint = {"seq": anchor.seq, "hash": anchor.hash} if anchor else None
         return await _describe(where, spec, store) | {"checkpoint": checkpoint}
 
@@ -180,9 +190,10 @@ def steps(run: str, timers: bool, directory: Path, output: str | None) -> None:
     where = LocalDir(directory)
 
     async def read(spec: RunSpec, store: Store) -> inspect.Document:
-        return inspect.steps_document(run, await inspect.read_history(store, Chain(spec.journal), run), timers=timers)
+        history, wrong = await inspect.read_proved(store, Chain(spec.journal), run, anchor_head(where, spec))
+        return inspect.steps_document(run, history, timers=timers, problem=wrong)
 
-    inspect.print_steps(with_store(where, run, read), output or "")
+    sys.exit(inspect.print_steps(with_store(where, run, read), output or ""))
 
 
 @click.command(epilog=EPILOG)
@@ -195,7 +206,8 @@ def result(run: str, directory: Path, output: str | None) -> None:
 
     async def read(spec: RunSpec, store: Store) -> inspect.Document:
         chain = Chain(spec.journal)
-        return await inspect.result_document(store, chain, run, await inspect.read_history(store, chain, run))
+        history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
+        return await inspect.result_document(store, chain, run, history)
 
     sys.exit(inspect.print_result(with_store(where, run, read), output or ""))
 
@@ -209,15 +221,6 @@ def verify(run: str, directory: Path, output: str | None) -> None:
     where = LocalDir(directory)
 
     async def read(spec: RunSpec, store: Store) -> inspect.Document:
-        return await inspect.verify_document(store, Chain(spec.journal), run, _anchor(where, spec))
+        return await inspect.verify_document(store, Chain(spec.journal), run, anchor_head(where, spec))
 
     sys.exit(inspect.print_verify(with_store(where, run, read), output or ""))
-
-
-def _anchor(where: LocalDir, spec: RunSpec) -> Head | None:
-    anchor = _anchor_file(where, spec).read()
-    return anchor.head if anchor else None
-
-
-def _anchor_file(where: LocalDir, spec: RunSpec) -> AnchorFile:
-    return AnchorFile(where.anchor_path(spec.run), spec.journal)

@@ -11,7 +11,8 @@ from everstep.cli.exits import run_async
 from everstep.errors import ConfigError
 from everstep.ids import RunName
 from everstep.journal.open import open_store
-from everstep.journal.store import Store
+from everstep.journal.store import Head, Store
+from everstep.local.anchors import AnchorFile
 from everstep.local.files import DEFAULT_DIR, LocalDir
 from everstep.local.spec import RunSpec, load
 
@@ -58,6 +59,17 @@ def need_run(directory: LocalDir, run: str) -> RunSpec:
 def local_store(directory: LocalDir) -> Store:
     """The SQLite store of local mode."""
     return open_store(directory.store_url, installation="local")
+
+
+def anchor_file(directory: LocalDir, spec: RunSpec) -> AnchorFile:
+    """The anchor of a run."""
+    return AnchorFile(directory.anchor_path(spec.run), spec.journal)
+
+
+def anchor_head(directory: LocalDir, spec: RunSpec) -> Head | None:
+    """The anchored head; None if there is no anchor. Raises ConfigError when it cannot be read."""
+    anchor = anchor_file(directory, spec).read()
+    return anchor.head if anchor else None
 
 
 def with_store(directory: LocalDir, run: str, read: Callable[[RunSpec, Store], Coroutine[object, object, T]]) -> T:
