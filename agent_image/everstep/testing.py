@@ -278,7 +278,11 @@ class MemoryRun(Generic[R]):
     ) -> None:
         """A person's answer to an uncertain step."""
         asked = next(r for r in reversed(self.records) if r.kind == "uncertain" and r.key == key)
-        self._add(SettleBody(key=key, input=asked.input, decision=decision, value=value, by=by, reason=reason))
+        self._add(
+            SettleBody(
+                key=key, input=asked.input, since=asked.time, decision=decision, value=value, by=by, reason=reason
+            )
+        )
 
     def cancel(self, by: str = "tester", reason: str = "") -> None:
         """A person's wish to cancel the run."""

@@ -1,6 +1,7 @@
 """At-most-once steps that were in flight: settled by a probe, by a person, or waiting; never run again on a guess."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 import everstep
 from everstep import NOT_DONE, UNKNOWN, Done, Probed, Retry, StepFailed
+from everstep.journal.inbox import SettleBody
+from everstep.journal.records import Intent
 from everstep.run.agents import Agent
 from everstep.run.steps import AsyncStep
 from everstep.testing import Ended, MemoryRun
@@ -198,16 +201,50 @@ def test_a_time_out_of_an_at_most_once_step_is_uncertain() -> None:
     assert sent == ["hello"]
 
 
-def test_a_time_out_that_was_surely_not_done_is_a_failed_try() -> None:
-    @everstep.step(effect="at_most_once", timeout=1, probe=was_sent, retry=Retry(max_tries=2))
-    async def hangs(text: str) -> int:
-        await asyncio.sleep(60)
+def test_a_time_out_proves_nothing_whatever_the_probe_says() -> None:
+    """Cancelling a body does not stop what it started: here a thread that sends later."""
+
+    @everstep.step(effect="at_most_once", timeout=0.05, probe=was_sent, retry=Retry(max_tries=3, backoff_s=0))
+    async def hands_over(text: str) -> int:
+        await asyncio.to_thread(released.wait, 5)
         return 1
 
+    released = threading.Event()
     answer[:] = [NOT_DONE]
-    run: MemoryRun[str] = MemoryRun(mailer(hangs), "go")
-    assert run.run() == "failed: TimeoutError: no result within 1 s"
-    assert run.kinds().count("intent 0") == 2
+    run: MemoryRun[str] = MemoryRun(mailer(hands_over), "go", real_time=True)
+    try:
+        assert "may still be alive" in question(run.attempt())
+    finally:
+        released.set()
+    assert run.kinds().count("intent 0") == 1
+
+
+def test_an_answer_that_comes_while_the_run_parks_is_taken_before_it_parks() -> None:
+    """`again` licenses a body: the run must not park beside it."""
+    run = lost_in_flight(send, at="in_body")
+    told: list[str] = []
+
+    def tell(point: str) -> None:
+        if point == "before_park" and not told:
+            told.append(point)
+            intent = next(r for r in run.records if isinstance(r, Intent))
+            run._add(SettleBody(key="0", input=intent.input, decision="again", by="jane"))
+
+    assert run.attempt(on_point=tell).value == "seen 1"
+    assert told
+    assert sent == ["hello"]
+    assert "park" not in run.kinds()
+
+
+def test_c41_an_answer_counts_for_the_question_it_was_given_to() -> None:
+    """Two answers to one question: the second is not kept for the next uncertainty of the same step."""
+    run = lost_in_flight(send)
+    run.attempt()
+    run.settle("0", "again")
+    run.settle("0", "done", 77)
+    assert run.attempt(crash_at="after_effect").kind == "crashed"
+    run.clock.advance(1.0)
+    assert "earlier question" in question(run.attempt(predecessor_dead=False))
 
 
 def test_not_done_raised_by_the_body_may_be_tried_again() -> None:

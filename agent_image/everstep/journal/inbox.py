@@ -2,7 +2,7 @@
 
     {"type": "cancel", "by": "jane@example.org", "reason": "wrong backlog"}
     {"type": "settle", "key": "12", "input": "<digest the question was about>", "decision": "done" | "again" | "fail",
-     "value": …, "by": "jane@example.org", "reason": "PO 4812"}
+     "since": 1764532800000, "value": …, "by": "jane@example.org", "reason": "PO 4812"}
 
 The entry's id makes it count once: `cancel-<generation>`, `settle-<HumanRequest uid>`. The pod checks the MAC, copies
 the entry into the chain (`settled`, `cancel`) with its id, and skips ids it knows.
@@ -35,6 +35,8 @@ class SettleBody(BaseModel):
     key: str
     input: str
     decision: Literal["done", "again", "fail"]
+    since: int = 0
+    """Time of the `uncertain` record that asked, epoch ms: an answer counts for this question, not for a later one. 0: not said."""
     value: Json = None
     by: str = ""
     reason: str = ""

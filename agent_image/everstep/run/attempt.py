@@ -304,7 +304,7 @@ class Attempt:
         delivery = engine.delivery
         if not engine.quiescent:
             return None
-        questions = [d for d in engine.drivers.values() if d.question is not None]
+        questions = [d for d in engine.drivers.values() if d.question is not None and not d.question.answer.done()]
         timers = [] if delivery.agent_ended else [c for c in delivery.waits() if isinstance(c, TimerCall)]
         if not questions and not timers:
             engine.fail(

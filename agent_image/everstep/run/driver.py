@@ -63,6 +63,8 @@ class StepDriver:
         self.body: BodyRun | None = None
         self.question: Question | None = None
         self._pause: asyncio.Future[None] | None = None
+        self._waiting = False
+        """Waits for a person and does not keep the run from parking."""
 
     # --- told from outside --------------------------------------------------------------------------------------
 
@@ -143,30 +145,28 @@ class StepDriver:
         faults.reach("after_result")
 
     async def _not_a_value(self, end: BodyEnd, took_ms: int) -> bool:
+        # A cancelled body proves nothing: a thread, a subprocess or a shielded task that it started may still send.
         at_most_once = self.step.effect == "at_most_once"
         if end.error is None and self.call.gone and not end.timed_out:
             if at_most_once:
-                return await self._resolve("the agent cancelled it while its body ran", proved=end.ended)
+                return await self._resolve("the agent cancelled it while its body ran", proved=False)
             return self._abandon(
                 "cancelled by the agent" if end.ended else "cancelled by the agent; its body did not end"
             )
         if end.timed_out:
             error = TimeoutError(f"no result within {self.step.timeout_s:g} s")
             if at_most_once:
-                return await self._resolve(f"the step timed out: {error}", proved=end.ended, failed=error)
+                return await self._resolve(f"the step timed out: {error}", proved=False)
             return await self._failed_try(error, took_ms)
         raised = end.error or asyncio.CancelledError("the body cancelled itself")
         if isinstance(raised, StopRun):
             raised = RuntimeError(f"the body raised {type(raised).__name__}, which only the engine may: {raised}")
         return await self._failed_try(raised, took_ms)
 
-    async def _failed_try(self, error: BaseException, took_ms: int, *, not_done: bool = False) -> bool:
+    async def _failed_try(self, error: BaseException, took_ms: int) -> bool:
         retry = self.step.retry
         self.failures += 1
-        if self.step.effect == "at_most_once":
-            worth = not_done or isinstance(error, NotDone)
-        else:
-            worth = isinstance(error, retry.retry_on)
+        worth = isinstance(error, NotDone if self.step.effect == "at_most_once" else retry.retry_on)
         if not worth or self.failures >= retry.max_tries or self.call.gone:
             self._fail(error_type(error), error_message(error), error_data(error), took_ms)
             return False
@@ -205,14 +205,11 @@ class StepDriver:
 
     # --- uncertain ----------------------------------------------------------------------------------------------
 
-    async def _resolve(
-        self, reason: str, *, proved: bool, asked: Uncertain | None = None, failed: TimeoutError | None = None
-    ) -> bool:
-        """The effect may have happened. `proved`: whoever was at it is gone for sure. `failed`: a try of this process that timed
-        out; if it was not done, it counts as a failed try. True: it may run again."""
+    async def _resolve(self, reason: str, *, proved: bool, asked: Uncertain | None = None) -> bool:
+        """The effect may have happened. `proved`: whoever was at it is gone for sure. True: it may run again."""
         if asked is not None and self.engine.inbox.holds(self.call.key):
             return await self._ask(asked.reason, EpochMs(asked.time))  # a person's word came before another probe
-        again, hint = await self._settle_by_probe(proved, failed)
+        again, hint = await self._settle_by_probe(proved)
         if again is not None:
             return again
         reason = asked.reason if asked is not None else reason + hint
@@ -225,7 +222,7 @@ class StepDriver:
             )
         return await self._ask(reason, EpochMs(asked.time))
 
-    async def _settle_by_probe(self, proved: bool, failed: TimeoutError | None) -> tuple[bool | None, str]:
+    async def _settle_by_probe(self, proved: bool) -> tuple[bool | None, str]:
         """(True: run again | False: it has its outcome | None: nobody can tell, what the reason should add)."""
         answer = await self._probe()
         if isinstance(answer, Done):
@@ -240,14 +237,12 @@ class StepDriver:
             return None, ""
         if not proved:
             return None, "; the probe says not done, but whoever was at it may still be alive"
-        return await self._not_done(failed), ""
+        return self._not_done(), ""
 
-    async def _not_done(self, failed: TimeoutError | None) -> bool:
+    def _not_done(self) -> bool:
         """It surely did not happen."""
         if self.call.gone:
             return self._abandon("cancelled by the agent; the probe says that it was not done")
-        if failed is not None:
-            return await self._failed_try(failed, 0, not_done=True)
         self._settled_again("probe", "the probe says that it was not done", "")
         return True
 
@@ -284,9 +279,9 @@ class StepDriver:
             again = self.question.answer.result()
         else:
             self.engine.writer.flush_soon()
+            self._waiting = True
             self.engine.driver_waits(self)
             again = await self.question.answer
-            self.engine.driver_goes_on(self)
         self.question = None
         return again
 
@@ -306,12 +301,19 @@ class StepDriver:
             self.engine.put_outcome(
                 Settled, self.call, decision=body.decision, value=data, by=body.by, reason=body.reason, inbox=inbox_id
             )
+        if self._waiting:
+            # At once, not when this driver's task has its turn: until then the run could park with a body about to begin.
+            self._waiting = False
+            self.engine.driver_goes_on(self)
         self.question.answer.set_result(body.decision == "again")
         return True
 
     def _checked(self, body: SettleBody) -> Json:
+        assert self.question is not None
         if body.input != self.call.digest:
             raise ValueError("it answers a call with other arguments")
+        if body.since and body.since != self.question.since:
+            raise ValueError("it answers an earlier question about this step")
         if body.decision == "again" and self.call.gone:
             raise ValueError("the agent has cancelled this step, so it cannot run again; answer done or fail")
         if body.decision != "done":

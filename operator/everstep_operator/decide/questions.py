@@ -135,6 +135,7 @@ def _body(wait: Waited, request: RequestView) -> SettleBody | None:
         {
             "key": wait.key,
             "input": wait.input,
+            "since": wait.since,
             "decision": answer.decision,
             "value": answer.value,
             "by": answer.by,
