@@ -36,7 +36,7 @@ class SettleBody(BaseModel):
     input: str
     decision: Literal["done", "again", "fail"]
     since: int = 0
-    """Time of the `uncertain` record that asked, epoch ms: an answer counts for this question, not for a later one. 0: not said."""
+    """Time of the `uncertain` record that asked, epoch ms: the answer counts for that question alone. 0: not said."""
     value: Json = None
     by: str = ""
     reason: str = ""
