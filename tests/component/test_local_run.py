@@ -109,6 +109,18 @@ def test_an_entrypoint_that_is_no_agent_stops_at_once(runs: LocalRuns, entrypoin
     assert told in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("typo", [["agents:nope", "--goal", "Triage"], ["agents:run", "--goal", "x", "--input", "n=1"]])
+def test_a_typo_does_not_use_up_the_name_of_the_run(runs: LocalRuns, typo: list[str]) -> None:
+    """Nothing of it happened, so the corrected command is a new run."""
+    assert runs.cli("local", "run", *typo, "--run-id", "monday").returncode == 2
+    done = runs.run("run", "--input", "count=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "attempt 1" in done.stdout
+    assert runs.count() == {"look 0": 1, "file 0": 1}
+    assert runs.cli("local", "run", *typo, "--run-id", "monday").returncode == 2, "a run that began keeps its name"
+    assert runs.json("local", "result", "monday")["result"] == "triaged"
+
+
 def test_other_goal_inputs_or_entrypoint_for_a_run_are_refused_by_name(runs: LocalRuns) -> None:
     runs.run("run", "--input", "count=1")
     done = runs.cli("local", "run", "agents:mail", "--goal", "Else", "--input", "count=2", "--run-id", "monday")

@@ -1,6 +1,5 @@
 """`everstep local accept|delete`: what a person does when a run cannot go on as it is."""
 
-import shutil
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from everstep.journal.verify import verify
 from everstep.local.anchors import AnchorFile
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock, RunBusy
+from everstep.local.removal import remove
 from everstep.local.spec import RunSpec
 
 
@@ -63,11 +63,7 @@ def delete(run: str, yes: bool, directory: Path) -> None:
         with await _not_running(where, spec):
             if not yes:
                 click.confirm(f"delete run {run} and its journal?", abort=True)
-            await store.sweep(spec.journal)
-            shutil.rmtree(where.attempt_dir(spec.run), ignore_errors=True)
-            # the spec goes last: as long as it is there, the command can be given again
-            for path in (where.anchor_path(spec.run), where.spec_path(spec.run)):
-                path.unlink(missing_ok=True)
+            await remove(where, spec, store)
             click.echo(f"run {run} deleted")
 
     with_store(where, run, go)

@@ -22,6 +22,8 @@ from everstep.errors import ConfigError, EverstepError
 from everstep.ids import JournalId, RunName
 from everstep.journal.chain import Chain
 from everstep.local.files import LocalDir
+from everstep.local.locks import FileLock
+from everstep.local.removal import never_began, remove
 from everstep.local.spec import RunSpec, check_entrypoint, check_run_id, check_sizes, differences, load
 from everstep.local.supervisor import Ending, Options, Outcome, Supervisor
 
@@ -73,7 +75,7 @@ def run(
         check_sizes(wanted, given)
         where = LocalDir(directory)
         where.create()
-        spec = _spec(where, entrypoint, wanted, given, run_id)
+        spec = asyncio.run(_spec(where, entrypoint, wanted, given, run_id))
         options = Options(grace_s=grace_s, wait_for_people=wait)
         code = asyncio.run(_run(where, spec, options, supervise, output))
     except EverstepError as e:
@@ -118,7 +120,7 @@ def _inputs(pairs: tuple[str, ...], inputs_file: TextIO | None) -> dict[str, obj
     return inputs
 
 
-def _spec(where: LocalDir, entrypoint: str, goal: str, inputs: dict[str, object], run_id: str | None) -> RunSpec:
+async def _spec(where: LocalDir, entrypoint: str, goal: str, inputs: dict[str, object], run_id: str | None) -> RunSpec:
     """The run to go on with, or a new one. Raises ConfigError naming every difference to what it was started with."""
     clock = SystemClock()
     name = (
@@ -127,18 +129,35 @@ def _spec(where: LocalDir, entrypoint: str, goal: str, inputs: dict[str, object]
         else RunName(f"{entrypoint.partition(':')[0][:40]}-{clock.nonce()[:6]}")
     )
     old = load(where.spec_path(name))
-    if old is None:
+    found = differences(old, entrypoint=entrypoint, goal=goal, inputs=inputs) if old is not None else []
+    if old is None or (found and await _freed(where, old)):
         journal = JournalId(f"{name}.{clock.nonce()[:16]}")
         spec = RunSpec(name, journal, entrypoint, goal, inputs, str(Path.cwd()), clock.now_epoch_ms())
         spec.save(where.spec_path(name))
         return spec
-    found = differences(old, entrypoint=entrypoint, goal=goal, inputs=inputs)
     if found:
         raise ConfigError(
             f"run {name} exists and was started otherwise:\n  " + "\n  ".join(found)
-            + "\nGo on with it by its own values, or choose another --run-id for a new run."
+            + "\nGo on with it by its own values, choose another --run-id for a new run, or remove it: "
+            + f"everstep local delete {name}"
         )  # fmt: skip
     return replace(old, directory=str(Path.cwd()))  # the module is looked for where the command is given
+
+
+async def _freed(where: LocalDir, old: RunSpec) -> bool:
+    """Remove a run that was refused before its first record, so that the corrected command gets its name; True if done."""
+    store = local_store(where)
+    lock = FileLock(where.supervisor_lock(old.run))
+    try:
+        if not await lock.acquire():
+            return False
+        with lock:
+            if not await never_began(where, old, store):
+                return False
+            await remove(where, old, store)
+            return True
+    finally:
+        await store.aclose()
 
 
 async def _run(where: LocalDir, spec: RunSpec, options: Options, supervise: bool, output: str | None) -> int:
