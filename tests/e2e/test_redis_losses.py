@@ -35,6 +35,7 @@ def second_release(cluster: Cluster, kube: Kube, scripted: str) -> Iterator[str]
         }
     )
     values = {
+        "crds": {"enabled": False},  # the first release owns them
         "installation": RELEASE,
         "watchNamespaces": [RUNS],
         "image": {"repository": "everstep/operator", "tag": "dev", "pullPolicy": "IfNotPresent"},
