@@ -195,7 +195,15 @@ def make_run(request: pytest.FixtureRequest, kube: Kube, scripted: str) -> Itera
     """Makes AgentRuns with the scripted agent; deletes them after a test that passed."""
     made: list[Run] = []
 
-    def make(name: str, *, fault: str = "", inputs: dict[str, Any] | None = None, node: str = "", **spec: Any) -> Run:
+    def make(
+        name: str,
+        *,
+        fault: str = "",
+        inputs: dict[str, Any] | None = None,
+        node: str = "",
+        agent_change: dict[str, Any] | None = None,
+        **spec: Any,
+    ) -> Run:
         env = [*AGENT_ENV, *([{"name": "EVERSTEP_FAULTS", "value": fault}] if fault else [])]
         agent = {
             "entrypoint": "scripted:run",
@@ -216,12 +224,12 @@ def make_run(request: pytest.FixtureRequest, kube: Kube, scripted: str) -> Itera
         whole = {
             "goal": name,
             "inputs": inputs or {},
-            "agent": agent,
+            "agent": {**agent, **(agent_change or {})},
             "template": template,
             "nodeLoss": {"policy": "Fence", "afterSeconds": 5},
             **spec,
         }
-        run = Run(kube, NAMESPACE, name, whole).create()
+        run = Run(kube, NAMESPACE, name, {key: value for key, value in whole.items() if value is not None}).create()
         made.append(run)
         return run
 
