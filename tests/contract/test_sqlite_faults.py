@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from everstep.clock import SystemClock
-from everstep.errors import BadStore, JournalUnavailable
+from everstep.errors import BadStore, JournalUnavailable, JournalUnreadable
 from everstep.ids import Attempt, JournalId
 from everstep.journal.chain import Chain
 from everstep.journal.records import Fired
@@ -227,7 +227,7 @@ async def test_reading_makes_no_file(path: Path, opening: Open) -> None:
 async def test_another_file_is_refused_and_left_alone(path: Path, opening: Open, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(BadStore, match="cannot be used as a journal"):
+    with pytest.raises(JournalUnreadable, match=r"cannot be read as a journal: .*; restore it from a copy"):
         await begin(opening(), "j")
     assert path.read_bytes() == content
 

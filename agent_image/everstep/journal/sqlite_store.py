@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from everstep.errors import BadStore, JournalUnavailable
+from everstep.errors import BadStore, JournalUnavailable, JournalUnreadable
 from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
 from everstep.journal.answers import HashAt, State, answer_append, answer_claim, answer_fence, answer_report
 from everstep.journal.store import (
@@ -56,14 +56,7 @@ CREATE TABLE IF NOT EXISTS blobs (
   journal TEXT NOT NULL, digest TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (journal, digest));
 PRAGMA user_version = {FORMAT};
 """
-_LASTING = (
-    "not a database",
-    "malformed",
-    "unable to open",
-    "no such table",
-    "no such column",
-    "unsupported file format",
-)
+_LASTING = ("unable to open", "no such table", "no such column")
 """Words in sqlite3's errors that no repetition heals."""
 T = TypeVar("T")
 
@@ -389,8 +382,17 @@ class _Transaction:
             raise _wrap(self._store.path, error) from error
 
 
-def _wrap(path: Path, error: sqlite3.Error) -> BadStore | JournalUnavailable:
+_CORRUPT = ("not a database", "malformed", "unsupported file format")
+"""Words in sqlite3's errors about a file that is no journal any more."""
+
+
+def _wrap(path: Path, error: sqlite3.Error) -> BadStore | JournalUnavailable | JournalUnreadable:
     text = str(error)
+    if any(word in text for word in _CORRUPT):
+        return JournalUnreadable(
+            f"{path} cannot be read as a journal: {text}; restore it from a copy, or move it away and delete the runs in it",
+            Seq(0),
+        )
     if any(word in text for word in _LASTING):
         return BadStore(f"{path} cannot be used as a journal: {text}")
     return JournalUnavailable(f"{path}: {text}")
