@@ -198,6 +198,7 @@ def test_a_journal_that_was_cut_behind_its_anchor_is_lost(copy: LocalRuns) -> No
     done = copy.run("run", "--input", "count=3")
     assert done.returncode == 65
     assert f"journal lost after record {last - 4}" in done.stderr
+    assert "everstep local accept monday --reason" in done.stderr
     verified = copy.cli("local", "verify", "monday")
     assert verified.returncode == 65
     assert f"lost at record {last - 3}" in verified.stdout
@@ -239,6 +240,44 @@ def test_a_cut_journal_goes_on_once_a_person_accepts_it_and_a_changed_one_never(
     refusal = cut.cli("local", "accept", "monday", "--reason", "please")
     assert refusal.returncode == 2
     assert "not whole by itself" in refusal.stderr
+
+
+def test_another_file_in_the_journals_place_is_refused_with_what_to_do(cut: LocalRuns) -> None:
+    """C56."""
+    for path in cut.everstep.glob("journal.db-*"):
+        path.unlink()
+    (cut.everstep / "journal.db").write_bytes(b"no database\n" * 1000)
+    for done in (cut.run(), cut.cli("local", "result", "monday"), cut.cli("local", "verify", "monday")):
+        assert done.returncode == 65, done.stderr
+        assert "file is not a database; restore it from a copy, or move it away" in done.stderr
+    assert "Reason:      JournalUnreadable: " in cut.cli("local", "get", "monday").stdout
+
+
+def test_what_is_wrong_with_a_journal_comes_with_the_ways_out(cut: LocalRuns) -> None:
+    """C56: each refusal names the commands that move the run."""
+    cut.sql("UPDATE records SET record = replace(record, 'file', 'pile') WHERE place = ?", cut.place(4))
+    for done in (cut.run(), cut.cli("local", "result", "monday")):
+        assert done.returncode == 65
+        assert "journal tampered at record 4: " in done.stderr
+        assert "everstep local delete monday, or another --run-id" in done.stderr
+        assert "restore     journal.db from a copy" in done.stderr
+        assert "local accept" not in done.stderr, "an altered journal is never accepted"
+    assert "Reason:      JournalTampered: journal tampered at record 4" in cut.cli("local", "get", "monday").stdout
+
+
+def test_a_stopped_run_says_why(cut: LocalRuns) -> None:
+    shown = cut.cli("local", "get", "monday").stdout
+    assert "Reason:      the last attempt was killed or crashed; the same command goes on" in shown
+    source = (cut.home / "agents.py").read_text()
+    (cut.home / "agents.py").write_text(source.replace("await look(n)\n        await file(n)", "await file(n)"))
+    done = cut.run()
+    assert done.returncode == 65, done.stdout + done.stderr
+    document = cut.json("local", "get", "monday")
+    assert (document["summary"], document["reason"]) == ("Stopped", "Diverged")
+    assert "Reason:      Diverged: " in cut.cli("local", "get", "monday").stdout
+    result = cut.cli("local", "result", "monday")
+    assert result.returncode == 65
+    assert "run monday has no result yet: it is Stopped (Diverged: " in result.stderr
 
 
 # --- a person decides

@@ -170,7 +170,10 @@ def test_an_exception_of_the_agent_fails_the_run_once(runs: LocalRuns) -> None:
     assert "no such ticket" in done.stdout
     again = runs.run("crashing", "--input", "how=raise")
     assert again.returncode == 1
-    assert "failed" in again.stdout
+    assert "failed already" in again.stdout
+    assert "start over: everstep local delete monday, or another --run-id" in again.stdout
+    assert "start over" not in done.stdout
+    assert "Reason:      AgentFailed: " in runs.cli("local", "get", "monday").stdout
     shown = runs.cli("local", "result", "monday")
     assert shown.returncode == 1
     assert shown.stdout == ""

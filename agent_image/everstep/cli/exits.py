@@ -62,16 +62,30 @@ class Refusal(click.ClickException):
         click.echo(f"{before}{self.message}", file=file, err=file is None)
 
 
-def refusal(error: EverstepError) -> Refusal:
-    """The message and exit code of an error."""
+def refusal(error: EverstepError, run: str = "") -> Refusal:
+    """The message and exit code of an error. `run`: a local run, whose ways out are told."""
+    out = _ways_out(error, run) if run else ""
     if isinstance(error, JournalTampered):
-        return Refusal(f"journal tampered at record {error.bad_seq}: {error}. Nothing was run.", Exit.REFUSED)
+        return Refusal(f"journal tampered at record {error.bad_seq}: {error}. Nothing was run.{out}", Exit.REFUSED)
     if isinstance(error, JournalLost):
-        return Refusal(f"journal lost after record {error.have}: {error}. Nothing was run.", Exit.REFUSED)
+        return Refusal(f"journal lost after record {error.have}: {error}. Nothing was run.{out}", Exit.REFUSED)
     for kinds, before, code in _CODES:
         if isinstance(error, kinds):
             return Refusal(f"{before}{error}", code)
     return Refusal(f"{type(error).__name__}: {error}", Exit.FAILED)
+
+
+def _ways_out(error: EverstepError, run: str) -> str:
+    """What a person can do about a local journal that is refused; empty if the message itself says it."""
+    if not isinstance(error, JournalTampered | JournalLost):
+        return ""
+    ways = ["restore     journal.db from a copy, but keep anchors/, which tells whether that copy is complete"]
+    if isinstance(error, JournalLost) and error.have > 0:
+        ways.append(
+            f"go on       from record {error.have}: everstep local accept {run} --reason …; lost steps run again"
+        )
+    ways.append(f"start over  everstep local delete {run}, or another --run-id; what its steps did outside stays done")
+    return "".join(f"\n  {way}" for way in ways)
 
 
 _CODES: list[tuple[tuple[type[EverstepError], ...], str, Exit]] = [
@@ -82,9 +96,9 @@ _CODES: list[tuple[tuple[type[EverstepError], ...], str, Exit]] = [
 ]
 
 
-def run_async(make: Callable[[], Coroutine[object, object, T]]) -> T:
-    """Run a command's coroutine; errors of the tree become refusals."""
+def run_async(make: Callable[[], Coroutine[object, object, T]], run: str = "") -> T:
+    """Run a command's coroutine; errors of the tree become refusals, with the ways out of a local `run`."""
     try:
         return asyncio.run(make())
     except EverstepError as e:
-        raise refusal(e) from e
+        raise refusal(e, run) from e

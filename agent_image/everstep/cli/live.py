@@ -158,6 +158,7 @@ class LiveOutput:
             self.say(f"  {text.clean(line, 500)}")
         if status == ExitCode.JOURNAL_REFUSED:
             self.say(f"  look        everstep local verify {self.run}; everstep local steps {self.run}")
+            self.say(f"  start over  everstep local delete {self.run}, or another --run-id")
 
     def given_up(self, status: int) -> None:
         """Too many crashes without progress."""
@@ -184,6 +185,8 @@ class LiveOutput:
         if paid:
             parts.append(f"{text.plural(paid, 'model call')} not paid twice")
         self.say(" · ".join(parts), "green" if end.outcome == "succeeded" else "red")
+        if end.outcome != "succeeded" and not self._attempt:  # nothing was run: the same command never will
+            self.say(f"  start over: everstep local delete {self.run}, or another --run-id")
 
     def say(self, line: str, style: str = "") -> None:
         """One line, as it is."""

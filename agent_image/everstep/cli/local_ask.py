@@ -81,7 +81,7 @@ def settle(run: str, step: str, done: str | None, again: bool, fail: bool, reaso
 def cancel(run: str, reason: str, timeout_s: float, directory: Path) -> None:
     """Cancel a run: its agent is told, cleans up, and ends. Starts the agent for that if nothing runs it."""
     where = LocalDir(directory)
-    sys.exit(run_async(lambda: _cancel(where, run, reason, timeout_s)))
+    sys.exit(run_async(lambda: _cancel(where, run, reason, timeout_s), run))
 
 
 async def _cancel(where: LocalDir, run: str, reason: str, timeout_s: float) -> int:

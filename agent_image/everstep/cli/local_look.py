@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from everstep.cli import inspect, show, text
-from everstep.cli.exits import EPILOG, refusal, run_async
+from everstep.cli.exits import EPILOG, Exit, Refusal, refusal, run_async
 from everstep.cli.history import History
 from everstep.cli.options import (
     anchor_file,
@@ -20,9 +20,13 @@ from everstep.cli.options import (
     with_store,
 )
 from everstep.clock import SystemClock
-from everstep.errors import EverstepError
+from everstep.contract import StopReason
+from everstep.errors import EverstepError, JournalLost
+from everstep.ids import Seq
 from everstep.journal.chain import Chain
+from everstep.journal.records import Finished
 from everstep.journal.store import Store
+from everstep.local import child
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock
 from everstep.local.spec import RunSpec
@@ -67,19 +71,18 @@ async def _list(where: LocalDir) -> list[inspect.Document]:
 
 async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Document:
     """What `get` and `list` show of one run. A journal that cannot be read is told in `problem`."""
-    history, problem = History(), ""
+    history, wrong = History(), None
     try:
         anchor = anchor_head(where, spec)
         if where.journal_path.exists() and await store.meta(spec.journal) is not None:
             history, wrong = await inspect.read_proved(store, Chain(spec.journal), spec.run, anchor)
-            problem = refusal(wrong).message if wrong else ""
         elif (kept := anchor_file(where, spec).read()) is not None and kept.attempt > 0:
-            problem = f"the journal is lost; its anchor is at record {kept.head.seq}"
+            wrong = JournalLost(f"it is gone; its anchor is at record {kept.head.seq}", Seq(0), kept.head.seq)
     except EverstepError as e:
-        problem = str(e)
+        wrong = e
     live = FileLock(where.supervisor_lock(spec.run)).is_held()
     summary = history.summary
-    if problem:
+    if wrong is not None:
         summary = "Unreadable"
     elif summary in ("Running", "Starting") and not live:
         summary = "Stopped"
@@ -89,7 +92,7 @@ async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Doc
         "run": spec.run,
         "journal": spec.journal,
         "summary": summary,
-        "problem": problem,
+        **_reason(where, spec, history, wrong, live),
         "entrypoint": spec.entrypoint,
         "goal": spec.goal,
         "inputs": dict(spec.inputs),
@@ -104,6 +107,38 @@ async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Doc
         "waiting": _waiting(history),
         "attempts": [vars(a) for a in history.attempts.values()],
     }
+
+
+_REFUSING = (
+    StopReason.DIVERGED,
+    StopReason.JOURNAL_TAMPERED,
+    StopReason.JOURNAL_LOST,
+    StopReason.JOURNAL_UNREADABLE,
+)
+"""Reasons for which no attempt is started before a person has acted."""
+
+
+def _reason(
+    where: LocalDir, spec: RunSpec, history: History, wrong: EverstepError | None, live: bool
+) -> dict[str, str]:
+    """{"reason", "message"}: why the run stands where it does; both empty while it runs, waits or has succeeded."""
+    if wrong is not None:
+        return {"reason": type(wrong).__name__, "message": refusal(wrong).message.removesuffix(" Nothing was run.")}
+    end = history.finished
+    if end is not None and end.outcome != "succeeded":
+        return {"reason": StopReason.AGENT_FAILED.value if end.outcome == "failed" else "", "message": _why(end)}
+    if end is not None or live or history.park is not None:
+        return {"reason": "", "message": ""}
+    said = child.termination(where, spec)
+    if said is not None:
+        at = f" at record {said.bad_seq}" if said.bad_seq else ""
+        return {"reason": said.reason.value, "message": f"{said.message}{at}"}
+    lost = "the last attempt was killed or crashed; the same command goes on" if history.records else ""
+    return {"reason": "", "message": lost}
+
+
+def _why(end: Finished) -> str:
+    return ": ".join(filter(None, (end.type or "", end.message or "")))
 
 
 def _waiting(history: History) -> list[dict[str, Any]]:  # Any: JSON data
@@ -150,7 +185,7 @@ def _print_get(d: inspect.Document) -> None:
         [
             ("Name", d["run"]),
             ("Summary", d["summary"]),
-            ("Problem", text.clean(d["problem"])),
+            ("Reason", text.clean(": ".join(filter(None, (d["reason"], d["message"]))), 1000)),
             ("Entrypoint", d["entrypoint"]),
             ("Goal", text.clean(d["goal"], 200)),
             ("Inputs", ", ".join(d["inputs"])),
@@ -207,9 +242,18 @@ def result(run: str, directory: Path, output: str | None) -> None:
     async def read(spec: RunSpec, store: Store) -> inspect.Document:
         chain = Chain(spec.journal)
         history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
+        if history.finished is None:
+            raise _no_result(await _describe(where, spec, store))
         return await inspect.result_document(store, chain, run, history)
 
     sys.exit(inspect.print_result(with_store(where, run, read), output or ""))
+
+
+def _no_result(d: inspect.Document) -> Refusal:
+    """Why a run has none; a run that waits for a person to act upon its journal is refused as the run itself would be."""
+    why = ": ".join(filter(None, (d["reason"], text.clean(d["message"], 1000))))
+    said = f"run {d['run']} has no result yet: it is {d['summary']}" + (f" ({why})" if why else "")
+    return Refusal(said, Exit.REFUSED if d["reason"] in _REFUSING else Exit.WAITING)
 
 
 @click.command(epilog=EPILOG)

@@ -79,7 +79,7 @@ def run(
         options = Options(grace_s=grace_s, wait_for_people=wait)
         code = asyncio.run(_run(where, spec, options, supervise, output))
     except EverstepError as e:
-        raise refusal(e) from e
+        raise refusal(e, run_id or "") from e
     sys.exit(code)
 
 

@@ -83,4 +83,4 @@ def with_store(directory: LocalDir, run: str, read: Callable[[RunSpec, Store], C
         finally:
             await store.aclose()
 
-    return run_async(go)
+    return run_async(go, run)
