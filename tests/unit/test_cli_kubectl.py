@@ -205,6 +205,55 @@ def test_several_operators_must_be_told_apart(fake: Fake) -> None:
     assert "several operators (a, b); choose one with --operator-namespace" in done.stderr
 
 
+def operator(namespace: str, installation: str) -> dict[str, Any]:
+    containers = [{"name": "operator", "env": [{"name": "EVERSTEP_INSTALLATION", "value": installation}]}]
+    meta = {"namespace": namespace, "name": "everstep"}
+    return {"metadata": meta, "spec": {"template": {"spec": {"containers": containers}}}}
+
+
+def kept_by(installation: str) -> dict[str, Any]:
+    checkpoint = {"seq": 75, "hash": "a" * 64, "key": f"es:{installation}:{{6f0e}}:journal"}
+    return {"metadata": {"uid": "6f0e"}, "status": {"checkpoint": checkpoint}}
+
+
+def test_the_operator_that_keeps_the_journal_is_asked(fake: Fake) -> None:
+    fake.on("get", "triage", out=kept_by("prod-eu"))
+    fake.on("get", "deployments", out={"items": [operator("a", "prod-us"), operator("b", "prod-eu")]})
+    fake.on("exec", out={"run": "triage", "steps": []})
+    assert fake.run("steps", "triage", "-o", "json").returncode == 0
+    assert fake.calls[-1][:2] == ["exec", "--namespace=b"]
+
+
+def test_an_operator_of_another_installation_is_not_asked(fake: Fake) -> None:
+    """It would call the journal lost."""
+    fake.on("get", "triage", out=kept_by("prod-eu"))
+    fake.on("get", "deployments", out={"items": [operator("a", "prod-us")]})
+    done = fake.run("verify", "triage", "--operator-namespace", "a")
+    assert done.returncode == 1
+    assert (
+        "kept by installation prod-eu, but the operator found is another one's: prod-us in namespace a" in done.stderr
+    )
+    assert not any(c[0] == "exec" for c in fake.calls)
+
+
+def test_a_run_without_a_result_is_told_with_the_word_of_its_status(fake: Fake) -> None:
+    run = {**RUN, "status": {**RUN["status"], "summary": "Blocked", "reason": "Diverged"}}
+    fake.on("get", "triage", out=run)
+    fake.on("get", "deployments", out=PLACE)
+    fake.on("exec", out={"error": "run triage has no result yet: it is Running", "exit": 3})
+    done = fake.run("result", "triage")
+    assert done.returncode == 3
+    assert "run triage has no result yet: it is Blocked (Diverged)" in done.stderr
+
+
+def test_kubectls_log_lines_are_left_out_of_an_error(fake: Fake) -> None:
+    noise = 'E1130 22:05:01.123456   42 memcache.go:265] "Unhandled Error" err="couldn\'t get server API group list"\n'
+    refused = "The connection to the server localhost:8080 was refused - did you specify the right host or port?\n"
+    fake.on("get", err=noise * 5 + refused, code=1)
+    done = fake.run("result", "triage")
+    assert (done.returncode, done.stderr) == (1, f"Error: {refused}")
+
+
 def test_who_may_not_list_the_whole_cluster_asks_the_usual_namespace(fake: Fake) -> None:
     fake.on("get", "triage", out=RUN)
     fake.on("get", "deployments", "--all-namespaces", err="forbidden", code=1)

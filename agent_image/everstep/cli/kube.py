@@ -7,6 +7,7 @@ the API server reach the person as kubectl words them.
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -72,7 +73,7 @@ class Kubectl:
         command = self.command(*arguments, namespace=namespace)
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise Refusal(done.stderr.strip() or f"`{' '.join(command)}` ended with {done.returncode}", Exit.FAILED)
+            raise Refusal(_words(done.stderr) or f"`{' '.join(command)}` ended with {done.returncode}", Exit.FAILED)
         return done.stdout
 
     def become(self, *arguments: str) -> None:
@@ -101,8 +102,25 @@ class Kubectl:
         return data
 
 
-def operator_place(kubectl: Kubectl, given: str | None) -> tuple[str, str]:
-    """(namespace, deployment) of the operator. Raises Refusal saying which flag helps."""
+@dataclass(frozen=True)
+class Place:
+    """A Deployment of the operator. `installation` is empty if it does not tell."""
+
+    namespace: str
+    name: str
+    installation: str
+
+    @classmethod
+    def of(cls, deployment: dict[str, Any]) -> "Place":  # Any: a Kubernetes object
+        containers = deployment.get("spec", {}).get("template", {}).get("spec", {}).get("containers", [])
+        env = {e["name"]: e.get("value", "") for c in containers if c["name"] == "operator" for e in c.get("env", [])}
+        meta = deployment["metadata"]
+        return cls(str(meta["namespace"]), str(meta["name"]), env.get("EVERSTEP_INSTALLATION", ""))
+
+
+def operator_place(kubectl: Kubectl, given: str | None, installation: str = "") -> Place:
+    """The operator that keeps the journals of `installation` (empty: the only one). Raises Refusal saying which flag helps:
+    another installation's operator would take the run's journal for lost."""
     where = [f"--namespace={given}"] if given else ["--all-namespaces"]
     everywhere = Kubectl(given, kubectl.context, kubectl.kubeconfig)
     try:
@@ -113,24 +131,36 @@ def operator_place(kubectl: Kubectl, given: str | None) -> tuple[str, str]:
         # who may not list the whole cluster may still read the usual namespace
         everywhere = Kubectl(DEFAULT_OPERATOR_NAMESPACE, kubectl.context, kubectl.kubeconfig)
         found = everywhere.find("deployments", f"--selector={OPERATOR_SELECTOR}")
-    places = [(str(d["metadata"]["namespace"]), str(d["metadata"]["name"])) for d in found]
-    if len(places) == 1:
-        return places[0]
+    places = [Place.of(d) for d in found]
     if not places:
         raise Refusal("no operator was found; name its namespace with --operator-namespace", Exit.FAILED)
-    shown = ", ".join(namespace for namespace, _ in places)
+    if installation:
+        fitting = [p for p in places if p.installation == installation] or [p for p in places if not p.installation]
+        if not fitting:
+            shown = ", ".join(f"{p.installation} in namespace {p.namespace}" for p in places)
+            raise Refusal(
+                f"the run's journal is kept by installation {installation}, but the operator found is another one's: "
+                f"{shown}; name the right one's namespace with --operator-namespace",
+                Exit.FAILED,
+            )
+        places = fitting
+    if len(places) == 1:
+        return places[0]
+    shown = ", ".join(p.namespace for p in places)
     raise Refusal(f"there are several operators ({shown}); choose one with --operator-namespace", Exit.FAILED)
 
 
-def ask_operator(kubectl: Kubectl, operator_namespace: str | None, question: Sequence[str]) -> dict[str, Any]:
+def ask_operator(
+    kubectl: Kubectl, operator_namespace: str | None, question: Sequence[str], installation: str = ""
+) -> dict[str, Any]:
     """Run `python -m everstep_operator.inspect …` in the operator's pod, which alone reaches the journal; its document.
 
     Any: JSON data. Raises Refusal: what the pod said, with its exit code. Needs the right `create pods/exec` in the operator's
     namespace."""
-    namespace, deployment = operator_place(kubectl, operator_namespace)
+    place = operator_place(kubectl, operator_namespace, installation)
     command = (
         "exec",
-        f"deployment/{deployment}",
+        f"deployment/{place.name}",
         "--container=operator",
         "--",
         "python",
@@ -139,7 +169,7 @@ def ask_operator(kubectl: Kubectl, operator_namespace: str | None, question: Seq
     )
     document, text = None, ""
     for _ in range(EXEC_TRIES):
-        text = kubectl.output(*command, *question, namespace=namespace)
+        text = kubectl.output(*command, *question, namespace=place.namespace)
         with contextlib.suppress(ValueError):
             document = json.loads(text)
             break
@@ -148,6 +178,16 @@ def ask_operator(kubectl: Kubectl, operator_namespace: str | None, question: Seq
     if "error" in document:
         raise Refusal(str(document["error"]), Exit(document.get("exit", Exit.FAILED)))
     return document
+
+
+_LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")
+"""How kubectl's own log lines begin (`E1130 22:05:01.123 memcache.go:265] …`)."""
+
+
+def _words(stderr: str) -> str:
+    """kubectl's error without its log lines, which say the same before; the last of them if there is nothing else."""
+    lines = stderr.strip().splitlines()
+    return "\n".join(line for line in lines if not _LOG_LINE.match(line)).strip() or (lines[-1] if lines else "")
 
 
 def _binary() -> str:

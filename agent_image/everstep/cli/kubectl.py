@@ -11,6 +11,7 @@ from everstep.cli.options import output_option
 from everstep.cli.questions import decision, pick
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError
+from everstep.journal.keys import installation_of
 
 operator_option = click.option(
     "--operator-namespace",
@@ -219,4 +220,12 @@ def _ask(kubectl: Kubectl, operator_namespace: str | None, verb: str, run: str, 
     checkpoint = found.get("status", {}).get("checkpoint") or {}
     if "seq" in checkpoint and checkpoint.get("hash"):
         question += ["--anchor", f"{checkpoint['seq']}:{checkpoint['hash']}"]
-    return ask_operator(kubectl, operator_namespace, question)
+    try:
+        return ask_operator(kubectl, operator_namespace, question, installation_of(checkpoint.get("key") or ""))
+    except Refusal as e:
+        summary, reason = found.get("status", {}).get("summary"), found.get("status", {}).get("reason")
+        if e.exit_code != Exit.WAITING or not summary:
+            raise
+        # the pod knows the journal alone, the object knows where the run stands
+        why = f" ({reason})" if reason and reason != summary else ""
+        raise Refusal(f"run {run} has no result yet: it is {summary}{why}", Exit.WAITING) from e

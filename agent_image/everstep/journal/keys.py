@@ -71,3 +71,10 @@ def meta_pattern(installation: str) -> str:
 def journal_id_of(meta_key: str) -> JournalId:
     """Inverse of `JournalKeys.meta`."""
     return JournalId(meta_key.split(":{", 1)[1].rsplit("}:", 1)[0])
+
+
+def installation_of(key: str) -> str:
+    """The installation a journal's key belongs to; empty for anything else."""
+    prefix, _, rest = key.partition(":")
+    installation, braces, _ = rest.partition(":{")
+    return installation if prefix == PREFIX and braces else ""
