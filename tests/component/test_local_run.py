@@ -167,6 +167,8 @@ def test_an_exception_of_the_agent_fails_the_run_once(runs: LocalRuns) -> None:
     assert done.returncode == 1
     assert runs.count()["crash raise"] == 1
     assert "run monday · failed · " in done.stdout
+    assert 'raise ValueError("no such ticket")' in done.stderr, "the author sees the line of the body that raised"
+    assert f'{runs.home / "agents.py"}", line ' in done.stderr
     assert "no such ticket" in done.stdout
     again = runs.run("crashing", "--input", "how=raise")
     assert again.returncode == 1

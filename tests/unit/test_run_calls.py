@@ -1,18 +1,21 @@
 """Calls that are refused, with place and cure: outside a run, in the wrong colour, inside a body, reaching outside."""
 
 import asyncio
+import importlib
 import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import everstep
 from everstep import BadCall, BadStep, NotInRun, OutsideStep, Retry
+from everstep.run import process
 from everstep.run.agents import Agent
 from everstep.testing import MemoryRun
 
@@ -218,6 +221,50 @@ def test_reaching_outside_in_agent_code_is_refused_with_line_and_cure(body: Call
     assert message.startswith("OutsideStep: "), message
     assert f"{__file__}:{line}" in message
     assert "@everstep.step(effect=" in message
+
+
+def test_a_client_library_is_not_blamed_but_the_line_that_calls_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "http_client_here.py").write_text(
+        "import socket\n\ndef get():\n    socket.socket().close()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    client = importlib.import_module("http_client_here")
+
+    async def body() -> None:
+        client.get()
+
+    message = fails(async_agent(body))
+    assert f"{__file__}:{body.__code__.co_firstlineno + 1}: 'client.get()' opens a socket" in message
+
+    async def in_a_task_of_the_library() -> None:
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def call() -> None:
+            try:
+                client.get()
+            except OutsideStep as e:
+                done.set_exception(e)
+
+        loop.call_soon(call)
+        await done
+
+    assert f"{__file__}:" in fails(async_agent(in_a_task_of_the_library))
+
+
+def test_the_refusal_inside_a_librarys_own_errors_is_found() -> None:
+    inner = OutsideStep("agents.py:3 opens a socket")
+    wrapped = ConnectionError("Connection error.")
+    wrapped.__cause__ = ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("x"), inner])
+    assert process._behind(RuntimeError("gave up"), OutsideStep) is None
+    assert process._behind(ExceptionGroup("more", [wrapped]), OutsideStep) is inner
+    loop = ValueError("its own context")
+    loop.__context__ = KeyError("k")
+    loop.__context__.__context__ = loop
+    assert process._behind(loop, OutsideStep) is None
 
 
 @pytest.mark.parametrize("body", [opens_a_socket, starts_a_process, starts_a_thread], ids=lambda f: f.__name__)

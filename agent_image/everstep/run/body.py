@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from everstep.run import tracebacks
 from everstep.run.loop import AgentLoop
 
 
@@ -97,6 +98,8 @@ class BodyRun:
             timer.cancel()
         if self.end.done():
             return
+        if end.error is not None:
+            tracebacks.keep(end.error)
         if self._timed_out and (end.cancelled or end.error is not None):
             end = BodyEnd(error=end.error, cancelled=end.cancelled, timed_out=True, ended=end.ended)
         self.end.set_result(end)

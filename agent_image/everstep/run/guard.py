@@ -6,6 +6,7 @@ set look-up for every other event, and does nothing outside agent scope.
 """
 
 import sys
+import sysconfig
 import threading
 import traceback
 from typing import Any, NoReturn
@@ -89,10 +90,27 @@ def _importing() -> bool:
 
 
 def _place() -> tuple[str, int, str]:
-    """The innermost line that is neither ours nor the standard library's plumbing."""
+    """The innermost line of the author's own code; of the library that is nearest if there is none in this task."""
     stack = traceback.extract_stack(sys._getframe(2))
+    nearest = None
     for frame in reversed(stack):
-        if not any(own in frame.filename.replace("\\", "/") for own in _OWN) and not frame.filename.startswith("<"):
-            return frame.filename, frame.lineno or 0, frame.line or "?"
-    last = stack[-1]
-    return last.filename, last.lineno or 0, last.line or "?"
+        file = frame.filename.replace("\\", "/")
+        if file.endswith(_TASK_BEGINS):
+            break  # further out is whoever runs the loop
+        if file.startswith("<") or any(own in file for own in _OWN):
+            continue
+        nearest = nearest or frame
+        if not file.startswith(_LIBRARIES) and not any(word in file for word in _INSTALLED):
+            nearest = frame
+            break
+    found = nearest or stack[-1]
+    return found.filename, found.lineno or 0, found.line or "?"
+
+
+_TASK_BEGINS = "asyncio/events.py"
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_LIBRARIES = tuple(
+    sysconfig.get_path(name).replace("\\", "/").rstrip("/") + "/"
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+"""An HTTP client opens the socket, but the line to change is the one that calls the client."""

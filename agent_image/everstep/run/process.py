@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from everstep import contract, faults
 from everstep.clock import SystemClock
@@ -30,6 +30,8 @@ from everstep.errors import (
     JournalTampered,
     JournalUnavailable,
     JournalUnreadable,
+    OutsideStep,
+    StepFailed,
     Terminated,
 )
 from everstep.ids import Attempt as AttemptNumber
@@ -42,9 +44,11 @@ from everstep.run.agents import load_agent
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.config import EngineConfig
 from everstep.run.loop import AgentLoop
+from everstep.run.tracebacks import traceback_of
 
 log = logging.getLogger("everstep.run")
 CLOSE_S = 2.0
+E = TypeVar("E", bound=BaseException)
 
 
 def main(env: Mapping[str, str]) -> NoReturn:
@@ -126,9 +130,34 @@ def _ended(settings: AttemptSettings, end: AttemptEnd) -> tuple[int, Termination
         return ExitCode.OK, _said(settings, StopReason.PARKED, f"waits for {names}", end.head)
     if record.outcome == "failed":
         message = f"{record.type}: {record.message}"
-        log.error("the agent failed: %s", message, exc_info=end.error)
+        _explain(message, end.error)
         return ExitCode.AGENT_FAILED, _said(settings, StopReason.AGENT_FAILED, message, end.head)
     return ExitCode.OK, _said(settings, StopReason.FINISHED, record.outcome, end.head)
+
+
+def _explain(message: str, error: BaseException | None) -> None:
+    """Log why the agent failed: its traceback, that of the step's body behind it, and last what the author should read first."""
+    failed = _behind(error, StepFailed)
+    if failed is not None and (text := traceback_of(failed)):
+        log.error("step %s #%s failed:\n%s", failed.step, failed.key, text)
+    log.error("the agent failed: %s", message, exc_info=error)
+    outside = _behind(error, OutsideStep)
+    if outside is not None and outside is not error:
+        log.error("the agent failed: OutsideStep: %s", outside)
+
+
+def _behind(error: BaseException | None, kind: type[E], depth: int = 0) -> E | None:
+    """The first error of that kind in an agent's error: libraries wrap what they catch into groups and errors of their own."""
+    if error is None or isinstance(error, kind):
+        return error
+    if depth > _DEPTH_MAX:
+        return None
+    inner = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
+    found = (_behind(e, kind, depth + 1) for e in [*inner, error.__cause__, error.__context__])
+    return next((e for e in found if e is not None), None)
+
+
+_DEPTH_MAX = 10
 
 
 def _stopped(settings: AttemptSettings, error: BaseException, head: Head | None) -> tuple[int, Termination]:
