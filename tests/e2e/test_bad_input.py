@@ -49,8 +49,8 @@ def assert_quiet(run: Run) -> None:
 BLOCKED: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("bad-entrypoint", {"entrypoint": "scripted:walk"}, ("BadEntrypoint", "walk")),
     ("bad-module", {"entrypoint": "nowhere:run"}, ("BadEntrypoint", "nowhere")),
-    ("bad-image", {"image": "everstep/none:dev", "imagePullPolicy": "IfNotPresent"}, ("everstep/none:dev",)),
-    ("no-sdk", {"image": "everstep/redis:dev"}, ("everstep",)),
+    ("bad-image", {"image": "everstep/none:dev"}, ("everstep/none:dev",)),
+    ("no-sdk", {"image": "everstep/redis:dev"}, ("NoSDK", "python -m everstep.run")),
     ("no-secret", {"envFrom": [{"secretRef": {"name": "not-there"}}]}, ("not-there",)),
 ]
 
