@@ -8,7 +8,9 @@ would lock everybody out. So the operator makes the Secret once if it is absent 
     agent-url           for agents' pods: this installation's keys, without the commands that list, delete or expire keys
     admin-password      user `admin`, every right; for people alone
 
-Without a password Redis answers PING and nothing else, which is what its probes need. The URLs are also written to files in
+User `probe` needs no password and may PING, nothing else. User `default` is off, so nobody is it, but has every right: a server that
+loads its append-only file acts as `default`, and Redis (7.0 and 8.0 at least) and Valkey before 9 then silently drop every
+transaction that this user may not make, which is every step in every journal. The URLs are also written to files in
 `--out`, named by EVERSTEP_STORE_URL_FILE and EVERSTEP_AGENT_STORE_URL_FILE; then this process
 goes on as `python -m everstep_operator`.
 """
@@ -41,7 +43,7 @@ PASSWORD_BYTES: Final = 32
 # expire or rename keys either: a run knows its own journal by name, and journals of others are none of its business.
 _COMMON: Final = "+@all -@admin -@dangerous"
 _USERS: Final = {
-    "operator": f"{_COMMON} +info +config|get",
+    "operator": f"{_COMMON} +info +config|get +acl|getuser",
     "agent": f"{_COMMON} -@keyspace +exists +info",
 }
 
@@ -59,7 +61,10 @@ class Place:
 def secret_data(place: Place, clock: Clock) -> dict[str, str]:
     """The Secret's content, with fresh passwords."""
     passwords = {user: clock.random_bytes(PASSWORD_BYTES).hex() for user in (*_USERS, "admin")}
-    lines = ["user default on nopass resetkeys resetchannels -@all +ping"]
+    lines = [
+        "user default off resetpass ~* &* +@all",
+        "user probe on nopass resetkeys resetchannels -@all +ping",
+    ]
     for user, rights in _USERS.items():
         lines.append(f"user {user} on #{_sha256(passwords[user])} ~es:{place.installation}:* resetchannels {rights}")
     lines.append(f"user admin on #{_sha256(passwords['admin'])} ~* &* +@all")

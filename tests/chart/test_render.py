@@ -206,8 +206,9 @@ def test_redis_keeps_what_it_acknowledged() -> None:
 def test_redis_probes_do_not_kill_a_server_that_loads() -> None:
     """redis-cli exits 0 on LOADING unless told -e: alive, not ready."""
     container = redis(objects())
-    assert container["livenessProbe"]["exec"]["command"] == ["redis-cli", "ping"]
-    assert container["readinessProbe"]["exec"]["command"] == ["redis-cli", "-e", "ping"]
+    probe = ["redis-cli", "--no-auth-warning", "--user", "probe", "--pass", "none"]
+    assert container["livenessProbe"]["exec"]["command"] == [*probe, "ping"]
+    assert container["readinessProbe"]["exec"]["command"] == [*probe, "-e", "ping"]
     assert container["livenessProbe"]["periodSeconds"] * container["livenessProbe"]["failureThreshold"] >= 120
     assert only(objects(), "StatefulSet")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 60
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
 from everstep.clock import SystemClock
 from everstep.ids import Attempt, InboxId, JournalId, Owner, Seq
@@ -157,9 +157,41 @@ def test_the_operator_cannot_administer_the_server(included: Included) -> None:
                 client.execute_command(*command)
 
 
-def test_without_a_password_only_ping_is_answered(included: Included) -> None:
-    """For the probes; with a wrong password nothing at all."""
-    with Redis(port=included.server.port, protocol=2) as client:
+async def test_a_killed_server_comes_back_with_every_step(included: Included) -> None:
+    """E27: loading the append-only file, a server acts as user `default`; without rights it would drop every transaction."""
+    chain = Chain(JOURNAL, b"k" * 32)
+    head = Head(Seq(0), chain.genesis())
+    store = opened(included, KEY_URL)
+    assert (await store.fence(JOURNAL, Attempt(1), head, {})).answer is FenceAnswer.OK
+    assert (await store.claim(JOURNAL, Attempt(1), OWNER)).answer is ClaimAnswer.OK
+    for seq in range(1, 31):
+        record = encode(Result(seq=seq, key=str(seq), name="s", attempt=1, time=0, value="x"))
+        sealed = Sealed(Seq(seq), record, head.hash, chain.link(head.hash, record))
+        assert (await store.append(JOURNAL, Attempt(1), OWNER, head, [sealed])).answer is AppendAnswer.OK
+        head = Head(sealed.seq, sealed.hash)
+    await store.aclose()
+    included.server.kill()
+    included.server.run()
+    store = opened(included, KEY_URL)
+    meta = await store.meta(JOURNAL)
+    assert meta is not None
+    assert meta.head == head
+    assert [stored.seq async for stored in store.read(JOURNAL)] == list(range(1, 31))
+    await store.aclose()
+
+
+def test_nobody_is_the_default_user(included: Included) -> None:
+    """It has every right, for the server's own sake, and no way in."""
+    with Redis(port=included.server.port, protocol=2) as client, pytest.raises(AuthenticationError):
+        client.execute_command("PING")
+    with Redis(port=included.server.port, username="default", password="", protocol=2) as client:
+        with pytest.raises((AuthenticationError, ResponseError)):
+            client.execute_command("PING")
+
+
+def test_the_probe_may_only_ping(included: Included) -> None:
+    """No password, and nothing to see."""
+    with Redis(port=included.server.port, username="probe", password="none", protocol=2) as client:
         assert client.execute_command("PING") in (b"PONG", True)
         for command in [("INFO",), ("GET", "x"), ("SCAN", "0"), ("CONFIG", "GET", "*"), ("ACL", "WHOAMI")]:
             with pytest.raises(NoPermissionError):

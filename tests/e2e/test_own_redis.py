@@ -16,8 +16,8 @@ from tests.support.topologies import make_certificates
 SYSTEM, RUNS, RELEASE = "charttest-own", "charttest-own-runs", "own"
 HOST = f"redis.{SYSTEM}.svc"
 RIGHTS = "+@all -@admin -@dangerous +info"
-ACL = f"""user default off
-user operator on >op-secret ~es:* resetchannels {RIGHTS} +config|get
+ACL = f"""user default off resetpass ~* &* +@all
+user operator on >op-secret ~es:* resetchannels {RIGHTS} +config|get +acl|getuser
 user agent on >agent-secret ~es:own:* resetchannels {RIGHTS}
 """
 CONF = """port 0

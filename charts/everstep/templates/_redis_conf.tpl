@@ -2,7 +2,7 @@
 # The journal's server: what is acknowledged is on the disk, and nothing is ever dropped to make room.
 port 6379
 bind * -::*
-# Who may do what is in the ACL file; without a password only PING is answered, for the probes.
+# Who may do what is in the ACL file; user probe needs no password and may only PING.
 protected-mode no
 aclfile /etc/redis-acl/users.acl
 dir /data
