@@ -8,9 +8,9 @@ would lock everybody out. So the operator makes the Secret once if it is absent 
     agent-url           for agents' pods: this installation's keys, without the commands that list, delete or expire keys
     admin-password      user `admin`, every right; for people alone
 
-User `probe` needs no password and may PING, nothing else. User `default` is off, so nobody is it, but has every right: a server that
-loads its append-only file acts as `default`, and Redis (7.0 and 8.0 at least) and Valkey before 9 then silently drop every
-transaction that this user may not make, which is every step in every journal. The URLs are also written to files in
+User `probe` needs no password and may PING, nothing else. User `default` is off, so nobody is it, but has every right:
+a server that loads its append-only file acts as `default`, and Redis (7.0 and 8.0 at least) and Valkey before 9 then silently
+drop every transaction that this user may not make, which is every step in every journal. The URLs are also written to files in
 `--out`, named by EVERSTEP_STORE_URL_FILE and EVERSTEP_AGENT_STORE_URL_FILE; then this process
 goes on as `python -m everstep_operator`.
 """

@@ -180,13 +180,28 @@ async def test_a_killed_server_comes_back_with_every_step(included: Included) ->
     await store.aclose()
 
 
+async def test_a_default_user_without_rights_is_refused(included: Included) -> None:
+    """The usual `user default off` of a hand-written ACL file: the check says what a restart would do, and the line to write."""
+    with Redis(
+        port=included.server.port, username="admin", password=included.secret[KEY_ADMIN_PASSWORD], protocol=2
+    ) as admin:
+        admin.execute_command("ACL", "SETUSER", "default", "reset")
+    store = opened(included, KEY_URL)
+    problems = durability.judge(await store.durability(), None)
+    await store.aclose()
+    if included.server.name == "valkey-9":
+        assert problems == [], "Valkey 9 checks no rights while it loads"
+    else:
+        assert any("user default off resetpass ~* &* +@all" in problem for problem in problems)
+
+
 def test_nobody_is_the_default_user(included: Included) -> None:
     """It has every right, for the server's own sake, and no way in."""
     with Redis(port=included.server.port, protocol=2) as client, pytest.raises(AuthenticationError):
         client.execute_command("PING")
-    with Redis(port=included.server.port, username="default", password="", protocol=2) as client:
-        with pytest.raises((AuthenticationError, ResponseError)):
-            client.execute_command("PING")
+    client = Redis(port=included.server.port, username="default", password="", protocol=2)
+    with client, pytest.raises((AuthenticationError, ResponseError)):
+        client.execute_command("PING")
 
 
 def test_the_probe_may_only_ping(included: Included) -> None:

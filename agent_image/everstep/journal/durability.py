@@ -89,6 +89,34 @@ _WEAKER = {
 }
 
 
+DROPS = (
+    "user default may not run every command on every key: this server acts as that user when it loads its append-only "
+    "file, and silently drops every transaction, so a restart loses all journals. Write "
+    "`user default off resetpass ~* &* +@all` in its ACL file"
+)
+"""Seen with Redis 7.0.15 and 8.0.2 and Valkey 8.1.1; Valkey 9 checks no rights while it loads."""
+
+
+def drops_transactions(info: Info, default_user: object) -> bool:
+    """Whether a restart loses what scripts wrote. `default_user`: what ACL GETUSER default says, None where it is not known."""
+    name, version = _server(info).split(" ", 1)
+    if default_user is None or (
+        name == "valkey" and version.split(".")[0].isdigit() and int(version.split(".")[0]) >= 9
+    ):
+        return False
+    told = _flat_words(default_user)
+    return not ("+@all" in told and "~*" in told) or any(word.startswith("-") for word in told)
+
+
+def _flat_words(reply: object) -> list[str]:
+    """All words of a reply, whatever its nesting."""
+    if isinstance(reply, Mapping):
+        return [word for value in reply.values() for word in _flat_words(value)]
+    if isinstance(reply, list | tuple | set | frozenset):
+        return [word for part in reply for word in _flat_words(part)]
+    return _plain(reply).split() if isinstance(reply, str | bytes) else []
+
+
 def appendfsync_of(reply: object) -> str | None:
     """From CONFIG GET's reply, whose shape and text encoding differ by client settings; {} where it is blocked silently."""
     if isinstance(reply, Mapping):

@@ -6,6 +6,7 @@ SADD, SISMEMBER, SMEMBERS, UNLINK, SCAN, INFO; CONFIG GET once if it is allowed 
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -50,6 +51,7 @@ class RedisStore:
         self.shown = shown
         self._installation = installation
         self._durability: DurabilityReport | None = None
+        self._drops = False
         self._cluster = isinstance(client, RedisCluster)
         self._first_use = asyncio.Lock()
 
@@ -181,7 +183,21 @@ class RedisStore:
         if report is None or report.run_id != durability.identity(infos) or report.level is None:
             appendfsync = [await self._appendfsync(node) for node in infos]
             report = self._durability = durability.report(infos, appendfsync)
-        return durability.refresh(report, infos)
+            self._drops = durability.drops_transactions(next(iter(infos.values()), {}), await self._default_user())
+        fresh = durability.refresh(report, infos)
+        return replace(fresh, problems=(*fresh.problems, durability.DROPS)) if self._drops else fresh
+
+    async def _default_user(self) -> object:
+        """What ACL GETUSER says of user default; None where it may not be asked."""
+        from redis.exceptions import RedisError, ResponseError
+
+        try:
+            return await self.client.execute_command("ACL GETUSER", "default")
+        except ResponseError:
+            return None
+        except RedisError:
+            with translated(self.shown):
+                raise
 
     async def aclose(self) -> None:
         await self.client.aclose()
