@@ -11,6 +11,8 @@ import pytest
 
 from tests.e2e.conftest import AGENT_ENV, PINNED, ROOT, SYSTEM, namespace
 from tests.e2e.harness import Kube, Run, WorldView, wait_for
+from tests.e2e.moments import bring_to_moments
+from tests.e2e.test_pod_losses import each_held, judge_all, void
 from tests.kind import faults
 from tests.kind.cluster import Cluster
 from tests.support.install import helm
@@ -115,6 +117,26 @@ def test_redis_killed_mid_append_and_its_node_stopped(
         assert len(requests["mail"]) == TICKETS
         told = " ".join(f"{kind} {sum(found.values())}/{TICKETS}" for kind, found in requests.items())
         add_row("Redis killed twice, its node off", "any", "Succeeded", status["attempt"], told)
+
+
+@pytest.mark.timeout(600)
+def test_redis_killed_at_every_moment(
+    cluster: Cluster, kube: Kube, second_release: str, world: WorldView, add_row: AddRow
+) -> None:
+    """Redis dies while five runs are at M1-M5, then their pods do: the journal that comes back carries all of them."""
+
+    def make(name: str, *, fault: str = "", inputs: dict[str, Any] | None = None, node: str = "") -> Run:
+        whole = spec(name, node)
+        whole["inputs"] = inputs or {}
+        whole["agent"]["env"] = [*AGENT_ENV, {"name": "EVERSTEP_FAULTS", "value": fault}]
+        whole["template"]["terminationGracePeriodSeconds"] = 2
+        return Run(kube, RUNS, name, whole).create()
+
+    moments = bring_to_moments(make, "rkill", node=cluster.workers[0])
+    pod = redis_pod(kube)
+    faults.kill_container_pid1(cluster, pod["spec"]["nodeName"], pod["metadata"]["uid"], container="redis")
+    each_held(moments, lambda run, held: void(kube("-n", RUNS, "delete", "pod", held, "--wait=false")))
+    judge_all(moments, "Redis killed, then the pods", "Disruption", world, add_row, may_ask=True)
 
 
 def all_finished(runs: list[Run]) -> bool:
