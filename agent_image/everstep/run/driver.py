@@ -304,7 +304,7 @@ class StepDriver:
         if self._waiting:
             # At once, not when this driver's task has its turn: until then the run could park with a body about to begin.
             self._waiting = False
-            self.engine.driver_goes_on(self)
+            self.engine.driver_goes_on()
         self.question.answer.set_result(body.decision == "again")
         return True
 

@@ -295,7 +295,7 @@ class Engine:
         self.note_step_waiting(driver)
         self.delivery.wake()
 
-    def driver_goes_on(self, _driver: StepDriver) -> None:
+    def driver_goes_on(self) -> None:
         self.busy_drivers += 1
 
     def note_step_waiting(self, driver: StepDriver) -> None:
