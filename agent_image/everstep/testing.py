@@ -211,7 +211,7 @@ class MemoryRun(Generic[R]):
 
     def _threads_busy(self) -> bool:
         engine = self._last.engine if self._last is not None else None
-        return engine is not None and engine.threads_busy
+        return engine is not None and engine.bodies.threads_busy
 
     def _listener(self, crash_at: str | None, on_point: Callable[[str], None] | None) -> Callable[[str], None]:
         name, _, nth = (crash_at or "").partition(":")
@@ -235,7 +235,7 @@ class MemoryRun(Generic[R]):
     def _count_bodies(self) -> None:
         engine = self._last.engine if self._last is not None else None
         if engine is not None:
-            self.bodies.update(engine.started)
+            self.bodies.update(engine.bodies.started)
 
     # --- the journal, and what people say -----------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.harness import Run, WorldView, wait_for
+from tests.e2e.harness import Kube, Run, WorldView, wait_for
 from tests.e2e.moments import bring_to_moments, finish_and_judge
+from tests.e2e.operators import operator_away
 from tests.e2e.test_pod_losses import judge_all
 from tests.kind import faults
 from tests.kind.cluster import Cluster
@@ -13,6 +14,8 @@ from tests.kind.errors import CommandFailed
 
 Make = Callable[..., Run]
 AddRow = Callable[..., None]
+SECONDS_UNTIL_FINISHED = 20
+"""How long the run sleeps while the operator is taken away: shorter than its linger time of 30 s, so its pod stays."""
 
 
 def pods_on(moments_runs: list[Run], node: str) -> dict[str, str]:
@@ -91,14 +94,22 @@ def exit_of(cluster: Cluster, node: str, container: str) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(600)
-def test_finished_but_nobody_saw_it(cluster: Cluster, make_run: Make, world: WorldView, add_row: AddRow) -> None:
-    """C27: `finished` is in the journal, then pod and node die; success is the record, whichever attempt wrote it."""
+def test_finished_but_nobody_saw_it(
+    cluster: Cluster, kube: Kube, make_run: Make, world: WorldView, add_row: AddRow
+) -> None:
+    """C27: `finished` is in the journal, then pod and node die; success is the record, whichever attempt wrote it.
+
+    The operator is away from before the record until after the loss: an operator that is there reads it within seconds.
+    """
     node = cluster.workers[1]
-    run = make_run("unseen", node=node, fault="after_finished@1=hold", inputs={"tickets": 2})
-    pod = run.wait_holding(1)
-    assert run.live_pod()["spec"]["nodeName"] == node  # type: ignore[index]  # wait_holding proved that it lives
-    faults.power_off(cluster, node)
+    inputs = {"tickets": 2, "sleep_after": 0, "sleep_s": SECONDS_UNTIL_FINISHED}
+    run = make_run("unseen", node=node, fault="after_finished@1=hold", inputs=inputs)
+    assert run.wait_live_pod()["spec"]["nodeName"] == node
     try:
+        with operator_away(kube):
+            pod = run.wait_holding(1)
+            assert run.condition("Finished").get("status") != "True", "somebody saw it before its node died"
+            faults.power_off(cluster, node)
         status = run.wait_finished(timeout_s=180)
     finally:
         faults.power_on(cluster, node)

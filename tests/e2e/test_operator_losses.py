@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.conftest import NAMESPACE, SYSTEM
 from tests.e2e.harness import Kube, Run, WorldView, wait_for
 from tests.e2e.moments import HIT_CALL, TICKETS, bring_to_moments
+from tests.e2e.operators import deployment, rolled_out
 from tests.e2e.test_pod_losses import each_held, judge_all, void
 from tests.kind import faults
 from tests.kind.cluster import Cluster
@@ -27,17 +28,6 @@ PROTOCOL_POINTS = (
     "after_create_pod",
     "after_status",
 )
-
-
-def deployment(kube: Kube) -> str:
-    """Name of the operator's Deployment."""
-    items = kube.json("-n", SYSTEM, "get", "deployments", "-l", "app.kubernetes.io/component=operator")["items"]
-    return str(items[0]["metadata"]["name"])
-
-
-def rolled_out(kube: Kube, name: str) -> None:
-    """Wait until the Deployment runs what it should."""
-    kube("-n", SYSTEM, "rollout", "status", f"deployment/{name}", "--timeout=90s", timeout_s=100)
 
 
 @contextmanager

@@ -8,17 +8,15 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import platform
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from everstep import faults
 from everstep.clock import Clock
 from everstep.errors import Diverged, Fenced, JournalUnavailable, LimitError, TerminalError, Terminated
-from everstep.ids import Owner, RecordHash, RunName, Seq
-from everstep.journal.chain import Chain
-from everstep.journal.records import Finished, Json, Park, RunStarted, Settled, Waited, canonical, decode
+from everstep.ids import Seq
+from everstep.journal.records import Finished, Park, RunStarted, Settled, Waited, canonical, decode
 from everstep.journal.store import ClaimAnswer, Head, Store
 from everstep.journal.verify import verify
 from everstep.journal.writer import JournalWriter, ParkReply
@@ -28,6 +26,7 @@ from everstep.run.config import EngineConfig
 from everstep.run.engine import Engine
 from everstep.run.errordata import error_data, error_message, error_type
 from everstep.run.history import History
+from everstep.run.identity import RunIdentity, check_pins, python_minor
 from everstep.run.inbox import Inbox
 from everstep.run.loop import AgentLoop
 from everstep.run.scope import SCOPE, Scope
@@ -39,27 +38,6 @@ log = logging.getLogger("everstep.run")
 UNREACHABLE_AFTER_S = 60.0
 """How long claim and reading are repeated while the store is away; as the writer's."""
 SDK_VERSION = "0.1.0"
-
-
-@dataclass(frozen=True)
-class RunIdentity:
-    """What the run is; digests of goal and inputs are pinned by its first record."""
-
-    chain: Chain
-    owner: Owner
-    goal: str = ""
-    inputs: dict[str, Json] = field(default_factory=dict)
-    run_name: RunName = RunName("")
-    namespace: str = ""
-    entrypoint: str = ""
-    image: str = ""
-    key_id: str = ""
-    anchor_seq: Seq = Seq(0)
-    anchor_hash: RecordHash | None = None
-
-    @property
-    def anchor(self) -> Head | None:
-        return None if self.anchor_hash is None else Head(self.anchor_seq, self.anchor_hash)
 
 
 @dataclass(frozen=True)
@@ -132,7 +110,7 @@ class Attempt:
             return AttemptEnd(history.finished, self.head)
         agent = self._agent = self.load()
         bound = agent.bind(self.identity.goal, self.identity.inputs)
-        self._check_pins(history)
+        check_pins(history, self.identity)
         self._check_terminating()
         engine = await self._make_engine(history, agent)
         self._start_agent(engine, agent, bound)
@@ -163,26 +141,6 @@ class Attempt:
         report.require_whole()
         faults.reach("after_verify")
         return History.of([decode(stored.record, stored.seq) for stored in report.records])
-
-    def _check_pins(self, history: History) -> None:
-        """Goal, inputs and Python's minor version belong to the run: with others, replay would tell another story."""
-        started = history.started
-        if started is None:
-            if history.last_seq:
-                raise Diverged("the journal does not begin with a run_started record")
-            return
-        pins = (
-            ("goal", started.goal, digest(self.identity.goal.encode())),
-            ("inputs", started.inputs, digest(canonical(self.identity.inputs))),
-            ("Python", started.python, _python()),
-        )
-        for what, recorded, given in pins:
-            if recorded != given:
-                shown = (recorded, given) if what == "Python" else (f"digest {recorded[:12]}…", f"digest {given[:12]}…")
-                raise Diverged(
-                    f"this journal was begun with another {what}.\n  the record:  {shown[0]}\n  this attempt: {shown[1]}\n"
-                    f"Goal, inputs and Python's minor version cannot change during a run; start a new run instead."
-                )
 
     async def _make_engine(self, history: History, agent: Agent[..., Any]) -> Engine:  # of any signature
         identity, config = self.identity, self.config
@@ -218,7 +176,7 @@ class Attempt:
                 inputs=digest(canonical(identity.inputs)),
                 entrypoint=identity.entrypoint,
                 image=identity.image,
-                python=_python(),
+                python=python_minor(),
                 sdk=SDK_VERSION,
                 key_id=identity.key_id,
             ).time
@@ -377,7 +335,7 @@ class Attempt:
     async def _leave(self, engine: Engine) -> None:
         """After SIGTERM. Raises Terminated."""
         until = self.clock.monotonic_s() + self.config.grace_s
-        while engine.bodies and engine.stop_reason is None and self.clock.monotonic_s() < until:
+        while engine.bodies.running and engine.stop_reason is None and self.clock.monotonic_s() < until:
             engine.idle.clear()
             try:
                 await asyncio.wait_for(engine.idle.wait(), max(0.01, until - self.clock.monotonic_s()))
@@ -444,10 +402,6 @@ async def _awaited(agent: Agent[..., Any], bound: dict[str, Any]) -> Any:  # of 
 
 def _waited(timer: TimerCall) -> Waited:
     return Waited(kind="timer", key=timer.key, due=timer.due, since=timer.created)
-
-
-def _python() -> str:
-    return ".".join(platform.python_version_tuple()[:2])
 
 
 __all__ = ["Attempt", "AttemptEnd", "RunIdentity"]

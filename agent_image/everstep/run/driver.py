@@ -102,12 +102,12 @@ class StepDriver:
         if call.gone:
             return self._abandon("cancelled before its body began")
         if call.intent_seq == 0:
-            await engine.may_begin()  # an intent without a body would look like a step lost in flight
+            await engine.bodies.may_begin()  # an intent without a body would look like a step lost in flight
             self.tries += 1
             call.intent_seq = engine.put_intent(call, self.tries)
         await engine.writer.durable(call.intent_seq)
         faults.reach("after_intent")
-        end_turn = await engine.turn(self.step)
+        end_turn = await engine.bodies.turn(self.step)
         if call.gone:
             end_turn()
             return self._abandon("cancelled before its body began")
@@ -117,15 +117,15 @@ class StepDriver:
         took_ms = int((engine.clock.monotonic_s() - began) * 1000)
         if end.error is None and not end.cancelled:
             await self._record_value(end.value, took_ms, usage)
-            engine.body_ended()
+            engine.bodies.ended()
             return False
-        engine.body_ended()
+        engine.bodies.ended()
         return await self._not_a_value(end, took_ms)
 
     async def _run_body(self, end_turn: Callable[[], None]) -> tuple[BodyEnd, dict[str, int]]:
         faults.reach("in_body")
         call, engine = self.call, self.engine
-        self.body, context = engine.start_body(call, self.tries, end_turn)
+        self.body, context = engine.bodies.start(call, self.tries, end_turn)
         end = await self.body.end
         self.body = None
         faults.reach("after_effect")
@@ -249,11 +249,11 @@ class StepDriver:
     async def _probe(self) -> object:
         if self.step.probe is None:
             return UNKNOWN
-        end_turn = await self.engine.turn(self.step, probe=True)
+        end_turn = await self.engine.bodies.turn(self.step, probe=True)
         faults.reach("before_probe")
-        run, _ = self.engine.start_body(self.call, self.tries, end_turn, probe=True)
+        run, _ = self.engine.bodies.start(self.call, self.tries, end_turn, probe=True)
         end = await run.end
-        self.engine.body_ended()
+        self.engine.bodies.ended()
         faults.reach("after_probe")
         if end.error is not None or end.cancelled:
             self.engine.log.warning(

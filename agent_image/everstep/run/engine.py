@@ -6,22 +6,20 @@ outcomes; the pump runs agent code until it is idle and then delivers the next o
 
 import asyncio
 import contextvars
-import hashlib
 import logging
 import math
-from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from everstep import faults
 from everstep.clock import Clock
 from everstep.errors import BadCall, Cancelled, Diverged, Frozen, TooManySteps
-from everstep.ids import EpochMs, JournalId, Seq, StepKey
+from everstep.ids import EpochMs, Seq, StepKey
 from everstep.journal.progress import Progress
-from everstep.journal.records import BLOB_OVER_BYTES, Finished, Intent, Json, Record, Timer, Value, canonical
+from everstep.journal.records import BLOB_OVER_BYTES, Finished, Intent, Json, Record, Timer, Value
 from everstep.journal.store import Store
 from everstep.journal.writer import JournalWriter
-from everstep.run.body import BodyRun
+from everstep.run.bodies import Bodies, idempotency_key
 from everstep.run.calls import StepCall, TimerCall
 from everstep.run.config import EngineConfig
 from everstep.run.delivery import Delivery
@@ -29,7 +27,7 @@ from everstep.run.driver import StepDriver
 from everstep.run.history import History
 from everstep.run.inbox import Inbox
 from everstep.run.loop import AgentLoop, AgentTask, AgentTimer
-from everstep.run.scope import BODY, BodyContext, Scope, outside
+from everstep.run.scope import Scope
 from everstep.run.steps import Step
 from everstep.run.values import Encoded, digest
 
@@ -68,10 +66,7 @@ class Engine:
         self.delivery = Delivery(self)
         self.drivers: dict[StepKey, StepDriver] = {}
         self.busy_drivers = 0
-        self.bodies = 0
-        self.started: Counter[StepKey] = Counter()
-        """Bodies this process began, by step key; for tests."""
-        self.thread_bodies = 0
+        self.bodies = Bodies(self)
         self.parking = False
         self.terminating = False
         self.finishing = False
@@ -87,8 +82,6 @@ class Engine:
         self._unstarted: list[StepCall] = []
         self._after_park: list[Callable[[], None]] = []
         self._drive_tasks: set[asyncio.Task[None]] = set()
-        self._threads = asyncio.Semaphore(config.max_threads)
-        self._never: asyncio.Future[None] = asyncio.Future(loop=loop)
         loop.wake = self.delivery.wake
         loop.foreign_wake = self._foreign_wake
 
@@ -301,72 +294,6 @@ class Engine:
     def note_step_waiting(self, driver: StepDriver) -> None:
         self.last_step = (driver.call.key, driver.step.name, "uncertain", self.clock.now_epoch_ms())
 
-    async def may_begin(self) -> None:
-        """Holds back every body after SIGTERM; the process ends meanwhile."""
-        if self.terminating:
-            await asyncio.shield(self._never)
-
-    def _inline(self, step: Step[..., Any], probe: bool) -> bool:  # of any signature
-        """Whether it runs on the sync agent's own thread."""
-        return self.thread is not None and not probe and not step.is_async and step.timeout_s is None
-
-    async def turn(self, step: Step[..., Any], *, probe: bool = False) -> Callable[[], None]:  # of any signature
-        """Wait until a body may begin: for a thread if it needs one, and for ever after SIGTERM. Gives what ends the turn."""
-        function = step.probe if probe else step.fn
-        if asyncio.iscoroutinefunction(function) or self._inline(step, probe):
-            await self.may_begin()
-            return _nothing
-        await self._threads.acquire()
-        await self.may_begin()
-        return self._threads.release
-
-    def start_body(
-        self, call: StepCall, tries: int, end_turn: Callable[[], None], *, probe: bool = False
-    ) -> tuple[BodyRun, BodyContext]:
-        """Start a step's body or its probe, outside agent scope, on a copy of its arguments."""
-        step = call.step
-        function = step.probe if probe else step.fn
-        assert function is not None
-        is_async = asyncio.iscoroutinefunction(function)
-        inline = self._inline(step, probe)
-        args, kwargs = step.signature.decode(call.args)
-        body = BodyContext(step.name, call.key, idempotency_key(self.config.journal_id, call.key), tries)
-        context = outside(call.context)
-        context.run(BODY.set, body)
-        timeout_s = (step.timeout_s or self.config.probe_timeout_s) if probe else step.timeout_s
-        run = BodyRun(self.loop, self.config.body_cancel_s, timeout_s)
-        run.end.add_done_callback(lambda _end: end_turn())
-        self.bodies += 1
-        if not probe:
-            self.started[call.key] += 1
-        if is_async:
-            run.start_task(
-                lambda: cast(Coroutine[Any, Any, object], function(*args, **kwargs)), context, f"body of {step.name}"
-            )
-        elif inline and self.thread is not None:
-            run.patient = True
-            self.thread_bodies += 1
-            run.end.add_done_callback(self._thread_free)
-            self.thread.run_body(run, lambda: function(*args, **kwargs), context)
-        else:
-            self.thread_bodies += 1
-            run.end.add_done_callback(self._thread_free)
-            run.start_thread(lambda: function(*args, **kwargs), context, step.name)
-        return run, body
-
-    def _thread_free(self, _end: object) -> None:
-        self.thread_bodies -= 1
-
-    @property
-    def threads_busy(self) -> bool:
-        """A thread is at work; it takes real time even where time is virtual."""
-        return self.thread_bodies > 0 or (self.thread is not None and self.thread.busy)
-
-    def body_ended(self) -> None:
-        self.bodies -= 1
-        if self.terminating:
-            self.poke()
-
     @property
     def quiescent(self) -> bool:
         """Nothing runs and nothing is on its way; only people and timers can change that."""
@@ -460,12 +387,3 @@ class Engine:
         if not self.delivery.live:
             return "replaying"
         return "running" if self.busy_drivers else "waiting"
-
-
-def _nothing() -> None:
-    return None
-
-
-def idempotency_key(journal_id: JournalId, key: StepKey, segment: int = 0, snapshot_epoch: int = 0) -> str:
-    """Stable over tries and attempts, different for every step of every run: 64 hex digits."""
-    return hashlib.sha256(b"everstep/idem/1" + canonical([journal_id, segment, snapshot_epoch, key])).hexdigest()

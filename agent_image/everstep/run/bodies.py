@@ -1,0 +1,108 @@
+"""The bodies of steps and probes in flight: their turns, their threads, and what they may know of themselves.
+
+A body runs outside agent scope, on a copy of its arguments. No body begins after SIGTERM.
+"""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from everstep.ids import JournalId, StepKey
+from everstep.journal.records import canonical
+from everstep.run.body import BodyRun
+from everstep.run.calls import StepCall
+from everstep.run.scope import BODY, BodyContext, outside
+from everstep.run.steps import Step
+
+if TYPE_CHECKING:
+    from everstep.run.engine import Engine
+
+
+class Bodies:
+    """Of one attempt."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self.running = 0
+        self.in_threads = 0
+        self.started: Counter[StepKey] = Counter()
+        """Bodies this process began, by step key; for tests."""
+        self._threads = asyncio.Semaphore(engine.config.max_threads)
+        self._never: asyncio.Future[None] = asyncio.Future(loop=engine.loop)
+
+    async def may_begin(self) -> None:
+        """Holds back every body after SIGTERM; the process ends meanwhile."""
+        if self._engine.terminating:
+            await asyncio.shield(self._never)
+
+    def _inline(self, step: Step[..., Any], probe: bool) -> bool:  # of any signature
+        """Whether it runs on the sync agent's own thread."""
+        return self._engine.thread is not None and not probe and not step.is_async and step.timeout_s is None
+
+    async def turn(self, step: Step[..., Any], *, probe: bool = False) -> Callable[[], None]:  # of any signature
+        """Wait until a body may begin: for a thread if it needs one, and for ever after SIGTERM. Gives what ends the turn."""
+        function = step.probe if probe else step.fn
+        if asyncio.iscoroutinefunction(function) or self._inline(step, probe):
+            await self.may_begin()
+            return _nothing
+        await self._threads.acquire()
+        await self.may_begin()
+        return self._threads.release
+
+    def start(
+        self, call: StepCall, tries: int, end_turn: Callable[[], None], *, probe: bool = False
+    ) -> tuple[BodyRun, BodyContext]:
+        """Start a step's body or its probe, outside agent scope, on a copy of its arguments."""
+        step = call.step
+        function = step.probe if probe else step.fn
+        assert function is not None
+        is_async = asyncio.iscoroutinefunction(function)
+        inline = self._inline(step, probe)
+        args, kwargs = step.signature.decode(call.args)
+        body = BodyContext(step.name, call.key, idempotency_key(self._engine.config.journal_id, call.key), tries)
+        context = outside(call.context)
+        context.run(BODY.set, body)
+        timeout_s = (step.timeout_s or self._engine.config.probe_timeout_s) if probe else step.timeout_s
+        run = BodyRun(self._engine.loop, self._engine.config.body_cancel_s, timeout_s)
+        run.end.add_done_callback(lambda _end: end_turn())
+        self.running += 1
+        if not probe:
+            self.started[call.key] += 1
+        if is_async:
+            run.start_task(
+                lambda: cast(Coroutine[Any, Any, object], function(*args, **kwargs)), context, f"body of {step.name}"
+            )
+        elif inline and self._engine.thread is not None:
+            run.patient = True
+            self.in_threads += 1
+            run.end.add_done_callback(self._thread_free)
+            self._engine.thread.run_body(run, lambda: function(*args, **kwargs), context)
+        else:
+            self.in_threads += 1
+            run.end.add_done_callback(self._thread_free)
+            run.start_thread(lambda: function(*args, **kwargs), context, step.name)
+        return run, body
+
+    def _thread_free(self, _end: object) -> None:
+        self.in_threads -= 1
+
+    @property
+    def threads_busy(self) -> bool:
+        """A thread is at work; it takes real time even where time is virtual."""
+        return self.in_threads > 0 or (self._engine.thread is not None and self._engine.thread.busy)
+
+    def ended(self) -> None:
+        self.running -= 1
+        if self._engine.terminating:
+            self._engine.poke()
+
+
+def _nothing() -> None:
+    return None
+
+
+def idempotency_key(journal_id: JournalId, key: StepKey, segment: int = 0, snapshot_epoch: int = 0) -> str:
+    """Stable over tries and attempts, different for every step of every run: 64 hex digits."""
+    return hashlib.sha256(b"everstep/idem/1" + canonical([journal_id, segment, snapshot_epoch, key])).hexdigest()
