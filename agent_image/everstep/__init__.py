@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         uuid4,
     )
     from everstep.run.inprocess import run
+    from everstep.run.patches import deprecate_patch, patched
     from everstep.run.probe import NOT_DONE, UNKNOWN, Done, Probed
     from everstep.run.retry import Retry
     from everstep.run.steps import step
@@ -72,6 +73,7 @@ _HOME = {
         "sleep_until",
         "uuid4",
     ),
+    "everstep.run.patches": ("patched", "deprecate_patch"),
     "everstep.errors": (
         "AgentFailed",
         "BadCall",
@@ -109,6 +111,8 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "now",
     "uuid4",
     "random",
+    "patched",
+    "deprecate_patch",
     "idempotency_key",
     "report_usage",
     "logger",

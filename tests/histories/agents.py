@@ -101,3 +101,29 @@ def plainly(goal: str) -> list[object]:
 async def renamed(goal: str, n: int) -> list[object]:
     """`everything` after a careless change: its first steps are called in another order."""
     return [goal, await look(99), n]
+
+
+# The change of an agent, in two versions: journals of both are kept, and both replay with `patched_new`.
+
+
+async def _changed(way: bool) -> list[int]:
+    return [await look(5), await look(6)] if way else [await look(7)]
+
+
+@everstep.agent
+async def patched_old(goal: str) -> list[object]:
+    """Before the change."""
+    return [await look(1), await _changed(False), await look(2)]
+
+
+@everstep.agent
+async def patched_new(goal: str) -> list[object]:
+    """After it."""
+    return [await look(1), await _changed(everstep.patched("more")), await look(2)]
+
+
+@everstep.agent
+async def patched_last(goal: str) -> list[object]:
+    """With the old way gone."""
+    everstep.deprecate_patch("more")
+    return [await look(1), await _changed(True), await look(2)]

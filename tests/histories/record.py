@@ -51,11 +51,29 @@ def unfinished() -> MemoryRun[Any]:
     return run
 
 
+def patched_old() -> MemoryRun[Any]:
+    """Finished by the code before a change."""
+    run: MemoryRun[Any] = MemoryRun(agents.patched_old, "history")
+    run.attempt(crash_at="after_append:3")
+    run.attempt()
+    return run
+
+
+def patched_new() -> MemoryRun[Any]:
+    """With the marker of the change."""
+    run: MemoryRun[Any] = MemoryRun(agents.patched_new, "history")
+    run.attempt(crash_at="after_append:4")
+    run.attempt()
+    return run
+
+
 SCRIPTS: dict[str, Callable[[], MemoryRun[Any]]] = {
     "everything": everything,
     "cancelled": cancelled,
     "plainly": plainly,
     "unfinished": unfinished,
+    "patched_old": patched_old,
+    "patched_new": patched_new,
 }
 
 

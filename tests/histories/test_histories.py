@@ -32,7 +32,7 @@ def load(path: Path, agent: str = "") -> MemoryRun[Any]:
 @pytest.fixture(autouse=True)
 def _any_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run pins Python's minor version; these journals are replayed on each one that is supported."""
-    monkeypatch.setattr("everstep.run.attempt._python", lambda: "3.11")
+    monkeypatch.setattr("everstep.run.identity.python_minor", lambda: "3.11")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -68,8 +68,8 @@ def test_every_kind_of_record_is_in_the_histories() -> None:
 REPLAY = """
 import sys
 from pathlib import Path
-import everstep.run.attempt
-everstep.run.attempt._python = lambda: "3.11"
+import everstep.run.identity
+everstep.run.identity.python_minor = lambda: "3.11"
 from tests.histories.test_histories import load
 for path in sys.argv[1:]:
     print(load(Path(path)).replay())
@@ -94,6 +94,20 @@ def test_c2_fresh_processes_replay_one_journal_alike(seed: int) -> None:
 
 
 def test_the_python_version_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everstep.run.attempt._python", lambda: "3.99")
+    monkeypatch.setattr("everstep.run.identity.python_minor", lambda: "3.99")
     with pytest.raises(everstep.Diverged, match="another Python"):
         load(FILES[0]).replay()
+
+
+@pytest.mark.parametrize(("file", "agent", "replays"), [
+    ("patched_old", "patched_new", True), ("patched_new", "patched_new", True), ("patched_new", "patched_last", True),
+    ("patched_old", "patched_last", False), ("patched_new", "patched_old", False),
+])  # fmt: skip
+def test_a_guarded_change_replays_and_an_unguarded_one_is_refused(file: str, agent: str, replays: bool) -> None:
+    for path in [p for p in FILES if p.stem.endswith(file)]:
+        run = load(path, agent)
+        if replays:
+            assert run.replay()[0] == 2
+        else:
+            with pytest.raises(Diverged):
+                run.replay()

@@ -11,9 +11,10 @@ from pathlib import Path
 import everstep
 
 NAMES = """
-    step agent run Retry Done NOT_DONE UNKNOWN Probed sleep sleep_until now uuid4 random idempotency_key report_usage logger
-    is_replaying errors testing AgentFailed BadCall BadStep Cancelled ConfigError Diverged EverstepError JournalError
-    JournalUnavailable NotDone NotInRun NotJSON OutsideStep Parked StepFailed TooManySteps ValueTooLarge
+    step agent run Retry Done NOT_DONE UNKNOWN Probed sleep sleep_until now uuid4 random patched deprecate_patch
+    idempotency_key report_usage logger is_replaying errors testing AgentFailed BadCall BadStep Cancelled ConfigError Diverged
+    EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON OutsideStep Parked StepFailed TooManySteps
+    ValueTooLarge
 """.split()  # noqa: SIM905 - easier to read and to change
 SIGNATURES = {
     "step": "effect timeout retry probe on_uncertain name",
@@ -25,6 +26,8 @@ SIGNATURES = {
     "now": "",
     "uuid4": "",
     "random": "",
+    "patched": "id",
+    "deprecate_patch": "id",
     "idempotency_key": "",
     "report_usage": "input_tokens output_tokens cost_micro_usd",
     "is_replaying": "",

@@ -124,7 +124,7 @@ class Delivery:
             engine.poke()
             return True
         if not self.live:
-            if engine.history.claims:
+            if engine.history.pass_markers():
                 engine.stop(engine.history.unclaimed(self.code_does()))
                 return True
             self._go_live()
@@ -174,7 +174,7 @@ class Delivery:
     @property
     def told_next(self) -> bool:
         """The record tells of another call and of another outcome."""
-        return not self.live and bool(self.engine.history.claims) and bool(self.queue)
+        return not self.live and self.engine.history.pass_markers() and bool(self.queue)
 
     def deliver_to(self, call: StepCall) -> None:
         """Deliver the head outcome if it is this call's: a sync agent waits for nothing else."""

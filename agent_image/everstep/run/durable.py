@@ -22,7 +22,7 @@ class _Slept(Awaitable[None]):
 def sleep(seconds: float) -> Awaitable[None]:
     """Wait durably: over crashes, and without a process if the wait is long. `await` it in an async agent; a plain call in a
     sync one. The same as asyncio.sleep in an agent."""
-    scope = _scope("sleep")
+    scope = scope_of("sleep")
     if scope.engine.sync_agent:
         if seconds > 0:
             _sleep_sync(scope, lambda: scope.engine.run_time_s + seconds)
@@ -34,7 +34,7 @@ def sleep_until(when: datetime) -> Awaitable[None]:
     """Wait durably until a moment, which must carry its time zone; returns at once if it has passed."""
     if when.tzinfo is None:
         raise ValueError("sleep_until needs a datetime with a time zone, e.g. datetime.now(UTC) + timedelta(hours=1)")
-    scope = _scope("sleep_until")
+    scope = scope_of("sleep_until")
     if scope.engine.sync_agent:
         _sleep_sync(scope, when.timestamp)
         return _Slept()
@@ -81,7 +81,7 @@ def random() -> float:
 
 
 def _draw(name: str, draw: Callable[[Scope], object]) -> object:
-    scope = _scope(name)
+    scope = scope_of(name)
     engine = scope.engine
     if engine.thread is None:
         return engine.draw_value(scope, name, lambda: draw(scope))
@@ -125,7 +125,8 @@ logger = logging.getLogger("everstep.agent")
 logger.addFilter(_SilentOnReplay())
 
 
-def _scope(what: str) -> Scope:
+def scope_of(what: str) -> Scope:
+    """The scope of the caller, for `everstep.<what>()`. Raises NotInRun or BadCall where there is none."""
     scope = SCOPE.get()
     if scope is not None:
         return scope

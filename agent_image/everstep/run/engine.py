@@ -75,6 +75,8 @@ class Engine:
         self.stop_reason: BaseException | None = None
         self.failure: BaseException | None = None
         """An error of the agent that the engine found (it cannot be raised where it happened)."""
+        self.patches: dict[StepKey, bool] = {}
+        """What `patched` has decided, by the key of its marker. Only agent code touches it."""
         self.usage = dict(history.usage)
         self.steps_called = 0
         self.steps_recorded = history.steps
@@ -168,10 +170,10 @@ class Engine:
             self.delivery.add_timer(timer)
         return AgentTimer(when_s, lambda: self.delivery.cancel_timer(timer))
 
-    def draw_value(self, scope: Scope, name: str, draw: Callable[[], Json]) -> Json:
-        """A value drawn once (now, uuid4, random) and the same ever after."""
+    def draw_value(self, scope: Scope, name: str, draw: Callable[[], Json], key: StepKey | None = None) -> Json:
+        """A value drawn once (now, uuid4, random) and the same ever after. `key` None takes the scope's next number."""
         self.check_alive()
-        key = scope.next_value()
+        key = key or scope.next_value()
         try:
             past = self.history.claim("value", key, name)
             if past is not None:

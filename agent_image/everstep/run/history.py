@@ -34,6 +34,17 @@ CURE = (
 )
 
 
+PATCHED = "patched:"
+"""Begins the name of a marker (everstep.run.patches), and its key within the epoch."""
+DEPRECATED = "deprecated"
+"""Value of a marker that code may pass over."""
+
+
+def is_marker(record: Record) -> bool:
+    """Whether a record is a marker of `patched` or `deprecate_patch`."""
+    return record.kind == "value" and record.name.startswith(PATCHED)
+
+
 @dataclass(slots=True)
 class Past:
     """What the record tells of one key."""
@@ -56,6 +67,8 @@ class History:
     claims: deque[Record] = field(default_factory=deque)
     outcomes: deque[Record] = field(default_factory=deque)
     past: dict[str, Past] = field(default_factory=dict)
+    passable: set[str] = field(default_factory=set)
+    """Keys of the markers that `deprecate_patch` lets pass wherever they stand."""
     inbox_ids: set[str] = field(default_factory=set)
     started: RunStarted | None = None
     cancel: Cancel | None = None
@@ -140,7 +153,7 @@ class History:
     def claim(self, kind: str, key: StepKey, name: str, digest: str = "") -> Past | None:
         """Check a call of agent code against the record at its turn. None: the record does not reach this far, so the call is
         new. Raises Diverged."""
-        if not self.claims:
+        if not self.claims or not self.pass_markers(key):
             return None
         record = self.claims[0]
         if record.key != key or record.kind != kind or record.name != name:
@@ -150,12 +163,24 @@ class History:
         self.claims.popleft()
         return self.past.pop(key)
 
+    def pass_markers(self, key: str = "") -> bool:
+        """Pass over markers that the code need not take any more (everstep.run.patches), except that of `key`. Whether a claim is
+        left."""
+        claims = self.claims
+        while claims and is_marker(first := claims[0]) and first.key != key and self._passable(first):
+            del self.past[first.key]
+            claims.popleft()
+        return bool(claims)
+
+    def _passable(self, marker: Record) -> bool:
+        return marker.key in self.passable or (isinstance(marker, Value) and marker.value == DEPRECATED)
+
     def _mismatch(self, record: Record, kind: str, key: StepKey, name: str) -> Diverged:
         return Diverged(
             "the code took another way than the journal tells.\n"
             f"  the record:  {describe(record)}\n"
             f"  the code:    {_call(kind, key, name)}\n"
-            f"{CURE}."
+            f"{_marker_cure(record)}{CURE}."
         )
 
     def _changed(self, record: Intent, digest: str) -> Diverged:
@@ -192,7 +217,7 @@ def describe(record: Record) -> str:
     what = {
         "intent": f"step {record.name} was called",
         "timer": "a timer was set (asyncio.sleep, timeout, wait_for)",
-        "value": f"everstep.{record.name}() was called",
+        "value": f"{_drawn(record.name)} was called",
         "result": f"step {record.name} returned",
         "failure": f"step {record.name} failed",
         "abandoned": f"step {record.name} was cancelled by the agent",
@@ -207,6 +232,22 @@ def _call(kind: str, key: StepKey, name: str) -> str:
     what = {
         "intent": f"calls step {name}",
         "timer": "sets a timer (asyncio.sleep, timeout, wait_for)",
-        "value": f"calls everstep.{name}()",
+        "value": f"calls {_drawn(name)}",
     }[kind]
     return f"{what} at {key!r}"
+
+
+def _drawn(name: str) -> str:
+    """A value as it is called in code."""
+    return f'everstep.patched("{name.removeprefix(PATCHED)}")' if name.startswith(PATCHED) else f"everstep.{name}()"
+
+
+def _marker_cure(record: Record) -> str:
+    """What to do about a marker that the code has no call for."""
+    if not is_marker(record):
+        return ""
+    id = record.name.removeprefix(PATCHED)
+    return (
+        f'Put everstep.patched("{id}") back, or everstep.deprecate_patch("{id}") in its place if the old way is gone; it can '
+        "leave the code once no run with this marker is left. "
+    )

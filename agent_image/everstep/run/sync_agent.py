@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from everstep.errors import Frozen
+from everstep.ids import StepKey
 from everstep.journal.records import Json
 from everstep.run.body import BodyRun
 from everstep.run.calls import StepCall
@@ -135,15 +136,15 @@ class SyncAgentThread:
 
         self.ask(request)
 
-    def draw_value(self, scope: Scope, name: str, draw: Callable[[], Json]) -> Json:
-        if self._engine.history.claims:
+    def draw_value(self, scope: Scope, name: str, draw: Callable[[], Json], key: StepKey | None = None) -> Json:
+        if self._engine.history.pass_markers(key or ""):
             try:
-                return self._engine.draw_value(scope, name, draw)
+                return self._engine.draw_value(scope, name, draw, key)
             except Frozen:
                 self._stand_still()
 
         def request() -> None:
-            value = self._engine.draw_value(scope, name, draw)
+            value = self._engine.draw_value(scope, name, draw, key)
             self.answer(lambda: value)
 
         return self.ask(request)
