@@ -6,9 +6,11 @@ import click
 from click.shell_completion import get_completion_class
 
 from everstep.cli.local_ask import cancel, settle
+from everstep.cli.local_export import export, public_key
 from everstep.cli.local_look import get, list_runs, result, steps, verify
 from everstep.cli.local_mend import accept, delete
 from everstep.cli.local_run import run
+from everstep.cli.verify_file import verify_file
 
 
 def version() -> str:
@@ -33,7 +35,8 @@ def local() -> None:
     """Run agents on this machine: a supervisor in place of the operator, the journal in ./.everstep."""
 
 
-for command in (run, list_runs, get, steps, result, verify, settle, cancel, accept, delete):
+everstep.add_command(verify_file)
+for command in (run, list_runs, get, steps, result, verify, settle, cancel, accept, delete, export, public_key):
     local.add_command(command)
 
 

@@ -7,12 +7,14 @@ trace; only its own writer, while it lives, notices.
 
 import enum
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from everstep.errors import JournalLost, JournalTampered
 from everstep.ids import JournalId, Seq
 from everstep.journal.chain import Chain
-from everstep.journal.store import Head, Store, Stored
+from everstep.journal.store import Head, Meta, Stored
 
 
 class Verdict(enum.StrEnum):
@@ -72,8 +74,16 @@ class VerifyReport:
         raise JournalTampered(self.message, self.bad_seq or Seq(1))
 
 
+class Source(Protocol):
+    """What verification reads: a store, or an export of one (`everstep.journal.exported`)."""
+
+    def read(self, journal: JournalId, after: Seq = Seq(0), upto: Seq | None = None) -> AsyncIterator[Stored]: ...
+
+    async def meta(self, journal: JournalId) -> Meta | None: ...
+
+
 async def verify(
-    store: Store,
+    store: Source,
     chain: Chain,
     journal_id: JournalId,
     *,

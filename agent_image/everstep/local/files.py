@@ -7,6 +7,7 @@
   anchors/<run>.json      the newest head known to be durable (everstep.local.anchors); only grows
   locks/<run>.supervisor  held by the process that supervises the run
   locks/<run>.agent       held by the agent process and by whatever it forked
+  keys/s1.pem             signs exports (everstep.local.signing); made at first use, for the user alone
   attempts/<run>/         goal, inputs and termination message of the live attempt; private to the user
 """
 
