@@ -102,7 +102,7 @@ CHANGES = {
     another_argument: ("arguments with digest", "arguments with digest"),
     other_kind: ("step look was called at '0'", "sets a timer"),
     reordered: ("step look was called at 't0/0'", "calls step look at '1'"),
-    shorter: ("a timer fell due at '~0'", "the agent has returned"),
+    shorter: ("a timer was set (asyncio.sleep, timeout, wait_for) at '~0'", "the agent has returned"),
     longer: ("everstep.random() was called at 'v0'", "calls step other at 't2/0'"),
     no_value: ("everstep.random() was called at 'v0'", "calls step look at '1'"),
     waits_elsewhere: ("step look was called at 't0/0'", "sets a timer"),

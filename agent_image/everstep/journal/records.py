@@ -74,6 +74,8 @@ class Intent(_Record):
     effect: EffectClass
     input: str
     """SHA-256 of the canonical arguments."""
+    args: dict[str, str] | None = None
+    """With two or more arguments the CRC-32 of each one's canonical bytes, to name the one that changed."""
     idem: str
     """The idempotency key, stable over tries and attempts."""
     tries: int = 1

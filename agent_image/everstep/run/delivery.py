@@ -11,11 +11,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from everstep import faults
-from everstep.errors import Diverged, NotJSON, StepFailed
+from everstep.errors import NotJSON, StepFailed
 from everstep.journal.records import Abandoned, Cancel, Failure, Fired, Json, Record, Result, Settled
 from everstep.run.blobs import Blobs
 from everstep.run.calls import Pending, StepCall, TimerCall
-from everstep.run.history import CURE, describe, unexpected
+from everstep.run.divergence import does_not_fit, unexpected
 
 if TYPE_CHECKING:
     from everstep.run.engine import Engine
@@ -159,7 +159,7 @@ class Delivery:
             return True
         call = self.pending.get(record.key)
         if call is None:
-            engine.stop(unexpected(record, self.code_does()))
+            engine.stop(engine.history.unexpected(record, self.code_does()))
             return False
         if call.gone:
             self._take(record)
@@ -210,9 +210,7 @@ class Delivery:
             try:
                 value = call.step.signature.result.decode(data)
             except NotJSON as e:
-                self.engine.stop(
-                    Diverged(f"{describe(record)}, but its value does not fit the code any more: {e}. {CURE}.")
-                )
+                self.engine.stop(does_not_fit(record, str(e)))
                 return
         elif isinstance(record, Failure):
             error = StepFailed(record.type, record.message, record.data, step=record.name, key=call.key)

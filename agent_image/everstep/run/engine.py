@@ -19,6 +19,7 @@ from everstep.journal.progress import Progress
 from everstep.journal.records import BLOB_OVER_BYTES, Finished, Intent, Json, Record, Timer, Value
 from everstep.journal.store import Store
 from everstep.journal.writer import JournalWriter
+from everstep.run.arguments import checksums
 from everstep.run.bodies import Bodies, idempotency_key
 from everstep.run.calls import StepCall, TimerCall
 from everstep.run.config import EngineConfig
@@ -126,7 +127,7 @@ class Engine:
                 f"or work for several runs?"
             )
         try:
-            call.past = self.history.claim("intent", call.key, call.step.name, call.digest)
+            call.past = self.history.claim("intent", call.key, call.step.name, call.digest, call.args)
         except Diverged as e:
             self.stop(e)
             return
@@ -224,6 +225,7 @@ class Engine:
             name=call.step.name,
             effect=call.step.effect,
             input=call.digest,
+            args=checksums(call.args),
             idem=idempotency_key(self.config.journal_id, call.key),
             tries=tries,
         )

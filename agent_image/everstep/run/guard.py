@@ -5,10 +5,14 @@ raises OutsideStep with the place in the agent's source and what to write instea
 set look-up for every other event, and does nothing outside agent scope.
 """
 
+import asyncio
 import sys
 import sysconfig
 import threading
 import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from everstep.errors import OutsideStep
@@ -92,6 +96,11 @@ def _importing() -> bool:
 def _place() -> tuple[str, int, str]:
     """The innermost line of the author's own code; of the library that is nearest if there is none in this task."""
     stack = traceback.extract_stack(sys._getframe(2))
+    found = _innermost(stack) or stack[-1]
+    return found.filename, found.lineno or 0, found.line or "?"
+
+
+def _innermost(stack: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
     nearest = None
     for frame in reversed(stack):
         file = frame.filename.replace("\\", "/")
@@ -101,12 +110,45 @@ def _place() -> tuple[str, int, str]:
             continue
         nearest = nearest or frame
         if not file.startswith(_LIBRARIES) and not any(word in file for word in _INSTALLED):
-            nearest = frame
-            break
-    found = nearest or stack[-1]
-    return found.filename, found.lineno or 0, found.line or "?"
+            return frame
+    return nearest
 
 
+def place_of_call() -> str:
+    """`file.py:12: `source`` of the agent code that is calling the engine, "" if it cannot be told. Slow: for messages.
+
+    A task that runs one step and nothing else (gather(look(1), look(2))) has no line of its own: then where it was made."""
+    found = _innermost(traceback.extract_stack(sys._getframe(1)))
+    loop = asyncio._get_running_loop()
+    if found is None and loop is not None:
+        made_at = getattr(asyncio.current_task(loop), "made_at", None)
+        found = traceback.FrameSummary(made_at[0], made_at[1], "") if made_at is not None else None
+    if found is None:  # a sync agent's request, taken up by the loop's thread
+        agent = sys._current_frames().get(getattr(loop, "agent_thread", None) or 0)
+        found = _innermost(traceback.extract_stack(agent)) if agent is not None else None
+    if found is None:
+        return ""
+    file = Path(found.filename)
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return f"{shown}:{found.lineno}" + (f": `{found.line[:LINE_SHOWN]}`" if found.line else "")
+
+
+def maker() -> tuple[str, int] | None:
+    """File and line of whoever is making a task, past asyncio's own frames. Cheap: it reads no source."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_MAKER_DEPTH):
+        if frame is None:
+            return None
+        file = frame.f_code.co_filename
+        if not file.startswith(_ASYNCIO):
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+LINE_SHOWN = 120
+_MAKER_DEPTH = 8
+_ASYNCIO = (str(Path(asyncio.__file__).parent), str(Path(__file__).parent))
 _TASK_BEGINS = "asyncio/events.py"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _LIBRARIES = tuple(

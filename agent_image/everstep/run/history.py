@@ -6,8 +6,9 @@ journal order. Whatever does not fit is Diverged, told from both sides.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from everstep.errors import Diverged
 from everstep.ids import StepKey
@@ -18,6 +19,7 @@ from everstep.journal.records import (
     Finished,
     Fired,
     Intent,
+    Json,
     Record,
     Result,
     RunStarted,
@@ -27,22 +29,8 @@ from everstep.journal.records import (
     Uncertain,
     Value,
 )
-
-CURE = (
-    "Run the code that wrote the journal (the same image), or start a new run for the changed code. "
-    "Nothing was written and no step ran"
-)
-
-
-PATCHED = "patched:"
-"""Begins the name of a marker (everstep.run.patches), and its key within the epoch."""
-DEPRECATED = "deprecated"
-"""Value of a marker that code may pass over."""
-
-
-def is_marker(record: Record) -> bool:
-    """Whether a record is a marker of `patched` or `deprecate_patch`."""
-    return record.kind == "value" and record.name.startswith(PATCHED)
+from everstep.run.divergence import AHEAD_SEARCHED, Call, Told, another_way, other_arguments, stopped_short, unexpected
+from everstep.run.markers import DEPRECATED, is_marker
 
 
 @dataclass(slots=True)
@@ -73,6 +61,8 @@ class History:
     started: RunStarted | None = None
     cancel: Cancel | None = None
     finished: Finished | None = None
+    agreed: Record | None = None
+    """The newest call that agent code has repeated."""
     steps: int = 0
     """Steps with an outcome."""
     usage: dict[str, int] = field(default_factory=dict)
@@ -150,17 +140,19 @@ class History:
 
     # --- consumed by replay -------------------------------------------------------------------------------------
 
-    def claim(self, kind: str, key: StepKey, name: str, digest: str = "") -> Past | None:
+    def claim(
+        self, kind: str, key: StepKey, name: str, digest: str = "", args: Mapping[str, Json] | None = None
+    ) -> Past | None:
         """Check a call of agent code against the record at its turn. None: the record does not reach this far, so the call is
         new. Raises Diverged."""
         if not self.claims or not self.pass_markers(key):
             return None
         record = self.claims[0]
         if record.key != key or record.kind != kind or record.name != name:
-            raise self._mismatch(record, kind, key, name)
+            raise another_way(self._told(), Call(kind, key, name, digest, args))
         if isinstance(record, Intent) and record.input != digest:
-            raise self._changed(record, digest)
-        self.claims.popleft()
+            raise other_arguments(self._told(), Call(kind, key, name, digest, args))
+        self.agreed = self.claims.popleft()
         return self.past.pop(key)
 
     def pass_markers(self, key: str = "") -> bool:
@@ -175,79 +167,15 @@ class History:
     def _passable(self, marker: Record) -> bool:
         return marker.key in self.passable or (isinstance(marker, Value) and marker.value == DEPRECATED)
 
-    def _mismatch(self, record: Record, kind: str, key: StepKey, name: str) -> Diverged:
-        return Diverged(
-            "the code took another way than the journal tells.\n"
-            f"  the record:  {describe(record)}\n"
-            f"  the code:    {_call(kind, key, name)}\n"
-            f"{_marker_cure(record)}{CURE}."
-        )
-
-    def _changed(self, record: Intent, digest: str) -> Diverged:
-        return Diverged(
-            f"step {record.name} was called with other arguments than the journal tells.\n"
-            f"  the record:  {describe(record)}, arguments with digest {record.input[:12]}…\n"
-            f"  the code:    {_call('intent', StepKey(record.key), record.name)}, arguments with digest {digest[:12]}…\n"
-            "Arguments must come from inputs, step results, everstep.now() and the like, not from the clock, randomness or the "
-            f"environment. {CURE}."
-        )
-
     def unclaimed(self, code_does: str) -> Diverged:
         """The code stopped short of a call that the record tells of."""
-        return Diverged(
-            "the code stopped short of what the journal tells.\n"
-            f"  the record:  {describe(self.claims[0])}\n"
-            f"  the code:    {code_does}\n"
-            f"{CURE}."
-        )
+        return stopped_short(self._told(), code_does)
 
+    def unexpected(self, outcome: Record, code_does: str) -> Diverged:
+        """An outcome is next that nothing waits for: of a call the code did not come to, or of none at all."""
+        if self.claims and outcome.key in self.past:
+            return stopped_short(self._told(), code_does)
+        return unexpected(outcome, code_does)
 
-def unexpected(outcome: Record, code_does: str) -> Diverged:
-    """An outcome is next, and nothing in the code waits for it or ever will."""
-    return Diverged(
-        "the journal holds an outcome that the code does not wait for.\n"
-        f"  the record:  {describe(outcome)}\n"
-        f"  the code:    {code_does}\n"
-        f"{CURE}."
-    )
-
-
-def describe(record: Record) -> str:
-    """A record in a few words."""
-    what = {
-        "intent": f"step {record.name} was called",
-        "timer": "a timer was set (asyncio.sleep, timeout, wait_for)",
-        "value": f"{_drawn(record.name)} was called",
-        "result": f"step {record.name} returned",
-        "failure": f"step {record.name} failed",
-        "abandoned": f"step {record.name} was cancelled by the agent",
-        "fired": "a timer fell due",
-        "settled": f"step {record.name} was settled",
-        "cancel": "the run was cancelled",
-    }.get(record.kind, record.kind)
-    return f"record {record.seq}: {what}" + (f" at {record.key!r}" if record.key else "")
-
-
-def _call(kind: str, key: StepKey, name: str) -> str:
-    what = {
-        "intent": f"calls step {name}",
-        "timer": "sets a timer (asyncio.sleep, timeout, wait_for)",
-        "value": f"calls {_drawn(name)}",
-    }[kind]
-    return f"{what} at {key!r}"
-
-
-def _drawn(name: str) -> str:
-    """A value as it is called in code."""
-    return f'everstep.patched("{name.removeprefix(PATCHED)}")' if name.startswith(PATCHED) else f"everstep.{name}()"
-
-
-def _marker_cure(record: Record) -> str:
-    """What to do about a marker that the code has no call for."""
-    if not is_marker(record):
-        return ""
-    id = record.name.removeprefix(PATCHED)
-    return (
-        f'Put everstep.patched("{id}") back, or everstep.deprecate_patch("{id}") in its place if the old way is gone; it can '
-        "leave the code once no run with this marker is left. "
-    )
+    def _told(self) -> Told:
+        return Told(self.agreed, list(islice(self.claims, AHEAD_SEARCHED)))

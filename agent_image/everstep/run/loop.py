@@ -39,8 +39,11 @@ class AgentTask(asyncio.Task[T]):
         loop: asyncio.AbstractEventLoop,
         name: str | None,
         context: contextvars.Context,
+        made_at: tuple[str, int] | None = None,
     ) -> None:
         self.order = order
+        self.made_at = made_at
+        """File and line of agent code, for messages about a task that has no line of its own."""
         super().__init__(coro, loop=loop, name=name, context=context)
 
     def __hash__(self) -> int:
@@ -105,6 +108,8 @@ class AgentLoop(asyncio.SelectorEventLoop):
         self.outside_tasks: set[asyncio.Task[Any]] = set()  # the same
         self.delivering = False
         """True while the engine itself hands something to agent code; else only agent code may wake agent code."""
+        self.agent_thread: int | None = None
+        """Thread of a sync agent, for messages about its calls."""
         self.wake: Callable[[], None] = _nobody
         self.foreign_wake: Callable[[Callback], None] = _ignore
         self._orders = itertools.count(1)
@@ -215,12 +220,18 @@ class AgentLoop(asyncio.SelectorEventLoop):
         # A context that was passed in is copied: two tasks that share one would share a scope, and so their keys.
         child = contextvars.copy_context() if context is None else context.copy()
         child.run(SCOPE.set, scope.next_task())
-        return self._make_task(coro, name, child)
+        return self._make_task(coro, name, child, guard.maker())
 
     def _make_task(
-        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], name: str | None, context: contextvars.Context
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],  # as asyncio's
+        name: str | None,
+        context: contextvars.Context,
+        made_at: tuple[str, int] | None = None,
     ) -> AgentTask[T]:
-        task: AgentTask[T] = AgentTask(coro, order=next(self._orders), loop=self, name=name, context=context)
+        task: AgentTask[T] = AgentTask(
+            coro, order=next(self._orders), loop=self, name=name, context=context, made_at=made_at
+        )
         self.agent_tasks.add(task)
         task.add_done_callback(self.agent_tasks.discard, context=context)
         return task

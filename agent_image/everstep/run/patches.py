@@ -21,7 +21,7 @@ from everstep.errors import BadCall
 from everstep.ids import StepKey
 from everstep.journal.records import Json
 from everstep.run.durable import scope_of
-from everstep.run.history import DEPRECATED, PATCHED, is_marker
+from everstep.run.markers import DEPRECATED, PATCHED, is_marker
 from everstep.run.scope import Scope
 
 if TYPE_CHECKING:

@@ -75,6 +75,7 @@ class SyncAgentThread:
         def main() -> None:
             value: object = None
             error: BaseException | None = None
+            self._engine.loop.agent_thread = threading.get_ident()
             try:
                 value = context.run(agent)
             except BaseException as e:

@@ -22,6 +22,7 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 
 from everstep.errors import BadStep, NotJSON, ValueTooLarge
 from everstep.journal.records import Json, canonical
+from everstep.run.arguments import Arguments
 
 VALUE_MAX_BYTES = 16 * 1024 * 1024
 """Above this a value is refused: it would be read whole at each replay. Keep it elsewhere and journal its address."""
@@ -203,7 +204,7 @@ class Signature:
         raw = b"{" + b",".join(b'"' + name.encode() + b'":' + part for name, part in sorted(parts)) + b"}"
         if len(raw) > VALUE_MAX_BYTES:
             raise ValueTooLarge(f"{self.step}: arguments take {len(raw)} bytes; the bound is {VALUE_MAX_BYTES}")
-        return data, digest(raw)
+        return Arguments(data, parts), digest(raw)
 
     def decode(self, data: Mapping[str, Json]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for the body; a copy that shares nothing with the agent."""
