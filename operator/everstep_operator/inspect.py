@@ -1,4 +1,6 @@
-"""`python -m everstep_operator.inspect result|steps|verify …`: one JSON document about a run's journal, on standard output.
+"""`python -m everstep_operator.inspect result|steps|verify|export|public-key …`: about a run's journal, on standard output.
+
+One JSON document; for `export` the lines of `everstep.journal.export`.
 
 Run by `kubectl everstep` through `kubectl exec`, since only the operator's pod reaches the journal and its keys; the right to it
 is `create pods/exec` in the operator's namespace. It reads and never writes. What goes wrong is a document, too:
@@ -18,20 +20,32 @@ from everstep.clock import SystemClock
 from everstep.errors import ConfigError, EverstepError
 from everstep.ids import JournalId, RecordHash, Seq
 from everstep.journal.chain import Chain
+from everstep.journal.export import About, Write, export
 from everstep.journal.open import open_store
+from everstep.journal.signing import SigningRing
 from everstep.journal.store import Head, Store
-from everstep_operator.cluster.api import KubeApi, TokenBucket, load_client
+from everstep.run.attempt import SDK_VERSION
+from everstep_operator.cluster.api import Json, KubeApi, TokenBucket, load_client
 from everstep_operator.cluster.client import Cluster
 from everstep_operator.journal_view import KEY_ID_FIELD
 from everstep_operator.keyring import KeyRing, read_keys
 from everstep_operator.settings import Settings
+from everstep_operator.signing_keys import read_signing_keys, secret_name
+
+EXPORT_MAX_S = 3600.0
+"""A journal of gigabytes through a slow link; then whoever asked has gone."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the document."""
     arguments = _parser().parse_args(argv)
     try:
-        document = asyncio.run(answer(arguments, Settings.from_env(os.environ)))
+        settings = Settings.from_env(os.environ)
+        if arguments.verb == "export":
+            asyncio.run(write_export(arguments, settings, sys.stdout.buffer.write))
+            sys.stdout.flush()
+            return
+        document = asyncio.run(answer(arguments, settings))
     except Refusal as e:
         document = {"error": e.message, "exit": e.exit_code}
     except EverstepError as e:
@@ -53,12 +67,31 @@ async def answer(arguments: argparse.Namespace, settings: Settings) -> inspect.D
         await store.aclose()
 
 
+async def write_export(arguments: argparse.Namespace, settings: Settings, write: Write) -> None:
+    """The lines of an export. Raises Refusal, EverstepError: lines before them are worth nothing without an end line."""
+    store = open_store(settings.store_url, installation=settings.installation, ca_path=settings.store_ca_file or None)
+    try:
+        async with asyncio.timeout(EXPORT_MAX_S):
+            journal, run, anchor = JournalId(arguments.journal), str(arguments.run), _anchor(arguments.anchor)
+            await inspect.need_journal(store, journal, run, anchor)
+            chain, key_id = await _chain(store, journal, anchor, await _keys(settings))
+            signer = (await _signing_keys(settings)).current
+            about = About(run, arguments.namespace, key_id, SDK_VERSION, SystemClock().now_epoch_ms())
+            await export(store, chain, about, write, anchor=anchor, signer=signer)
+    except TimeoutError as e:
+        raise Refusal("the journal store did not answer in time", Exit.UNREACHABLE) from e
+    finally:
+        await store.aclose()
+
+
 async def _answer(arguments: argparse.Namespace, settings: Settings, store: Store) -> inspect.Document:
     journal, run = JournalId(arguments.journal), str(arguments.run)
     anchor = _anchor(arguments.anchor)
+    if arguments.verb == "public-key":
+        return {"publicKeys": (await _signing_keys(settings)).public_text()}
     if arguments.verb != "verify":
         await inspect.need_journal(store, journal, run, anchor)
-    chain = await _chain(store, journal, anchor, await _keys(settings))
+    chain, _ = await _chain(store, journal, anchor, await _keys(settings))
     if arguments.verb == "verify":
         return await inspect.verify_document(store, chain, run, anchor)
     if arguments.verb == "steps":
@@ -69,26 +102,41 @@ async def _answer(arguments: argparse.Namespace, settings: Settings, store: Stor
 
 
 async def _keys(settings: Settings) -> KeyRing:
-    clock = SystemClock()
-    client = await load_client(settings.api_timeout_s)
-    bucket = TokenBucket(settings.api_qps, settings.api_burst, clock.monotonic_s)
-    api = KubeApi(client, bucket, timeout_s=settings.api_timeout_s)
-    where = f"Secret {settings.operator_namespace}/{settings.key_secret}"
-    try:
-        secret = await Cluster(api).get_secret(settings.operator_namespace, settings.key_secret)
-    finally:
-        await api.aclose()
+    secret, where = await _secret(settings, settings.key_secret)
     if secret is None:
         raise ConfigError(f"{where} does not exist, so no journal can be verified; restore it from a backup")
     return read_keys(secret, where)
 
 
-async def _chain(store: Store, journal: JournalId, anchor: Head | None, ring: KeyRing) -> Chain:
+async def _signing_keys(settings: Settings) -> SigningRing:
+    secret, where = await _secret(settings, secret_name(settings.key_secret))
+    if secret is None:
+        raise ConfigError(
+            f"{where} does not exist, so nothing can be signed: the operator's log says why it was not made"
+        )
+    return read_signing_keys(secret, where)
+
+
+async def _secret(settings: Settings, name: str) -> tuple[Json | None, str]:
+    """A Secret of the operator's namespace, and its name for messages."""
+    clock = SystemClock()
+    client = await load_client(settings.api_timeout_s)
+    bucket = TokenBucket(settings.api_qps, settings.api_burst, clock.monotonic_s)
+    api = KubeApi(client, bucket, timeout_s=settings.api_timeout_s)
+    try:
+        found = await Cluster(api).get_secret(settings.operator_namespace, name)
+    finally:
+        await api.aclose()
+    return found, f"Secret {settings.operator_namespace}/{name}"
+
+
+async def _chain(store: Store, journal: JournalId, anchor: Head | None, ring: KeyRing) -> tuple[Chain, str]:
+    """The journal's chain, and the id of the operator key it is under."""
     meta = await store.meta(journal)
     named = meta.fields.get(KEY_ID_FIELD, "") if meta else ""
     key_id = named or ring.key_id_for_anchor(journal, anchor)
     try:
-        return ring.chain(journal, key_id)
+        return ring.chain(journal, key_id), key_id
     except KeyError as e:
         raise ConfigError(f"the journal was made with operator key {key_id}, which is not in the key Secret") from e
 
@@ -104,9 +152,10 @@ def _anchor(given: str | None) -> Head | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m everstep_operator.inspect", description=__doc__)
-    parser.add_argument("verb", choices=["result", "steps", "verify"])
-    parser.add_argument("--run", required=True, help="name of the run, for messages")
-    parser.add_argument("--journal", required=True, help="uid of the AgentRun")
+    parser.add_argument("verb", choices=["result", "steps", "verify", "export", "public-key"])
+    parser.add_argument("--run", default="", help="name of the run, for messages")
+    parser.add_argument("--namespace", default="", help="its namespace, for the export's header")
+    parser.add_argument("--journal", default="", help="uid of the AgentRun")
     parser.add_argument("--anchor", help="SEQ:HASH of status.checkpoint")
     parser.add_argument("--timers", action="store_true", help="with steps: also durable timers")
     return parser

@@ -30,6 +30,7 @@ from everstep_operator.metrics import Metrics
 from everstep_operator.observe import Observer
 from everstep_operator.queue import KeyQueue, WorkQueue, jitter_of
 from everstep_operator.settings import Settings
+from everstep_operator.signing_keys import make_if_absent
 from everstep_operator.store_check import StoreCheck
 from everstep_operator.sweeper import Sweeper
 from everstep_operator.worker import Intake, Reconciler, Resync, retry_after
@@ -192,6 +193,7 @@ async def started(settings: Settings, clock: Clock) -> tuple[Operator, KubeApi]:
     cluster = Cluster(api)
     await _patiently(lambda: _find_crds(cluster, settings))
     ring = await _patiently(lambda: load_or_create(cluster, settings.operator_namespace, settings.key_secret, clock))
+    await _patiently(lambda: make_if_absent(cluster, settings.operator_namespace, settings.key_secret))
     store = open_store(settings.store_url, installation=settings.installation, ca_path=settings.store_ca_file or None)
     return Operator(settings, clock, api, metrics, store, ring), api
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from everstep.clock import SystemClock
-from everstep_operator import handlers, keyring, redis_auth
+from everstep_operator import handlers, keyring, redis_auth, signing_keys
 from everstep_operator.api.meta import owner_reference
 from everstep_operator.cluster.api import KubeApi
 from everstep_operator.cluster.client import Cluster
@@ -147,6 +147,9 @@ def own_secret_verbs(with_redis: bool) -> set[Right]:
     recorder = Recorder(content={"data": {"k1": "A" * 43 + "="}})
     asyncio.run(keyring.load_or_create(Cluster(cast(KubeApi, recorder)), "x", "keys", SystemClock()))
     seen = set(recorder.seen)
+    recorder = Recorder()
+    asyncio.run(signing_keys.make_if_absent(Cluster(cast(KubeApi, recorder)), "x", "keys"))
+    seen |= recorder.seen
     if with_redis:
         fresh = redis_auth.secret_data(redis_auth.Place("h", 1, "i"), SystemClock())
         recorder = Recorder(content={"data": dict.fromkeys(fresh, "eA==")})
@@ -198,13 +201,14 @@ def test_rights_in_watched_namespaces_are_exactly_the_calls() -> None:
 
 
 @pytest.mark.parametrize("values", [{}, OWN_REDIS], ids=["included-redis", "own-redis"])
-def test_rights_in_its_own_namespace_are_two_secrets_by_name(values: Mapping[str, Any]) -> None:
+def test_rights_in_its_own_namespace_are_its_secrets_by_name(values: Mapping[str, Any]) -> None:
     """get by name; create, which RBAC cannot limit to a name."""
     own = rules(objects(values), "Role", "-own")
     with_redis = values is not OWN_REDIS
     assert granted(own) == own_secret_verbs(with_redis) == {("", "secrets", "get"), ("", "secrets", "create")}
     by_name = [rule["resourceNames"] for rule in own if "get" in rule["verbs"]]
-    assert by_name == [["everstep-keys", "everstep-redis-auth"] if with_redis else ["everstep-keys"]]
+    keys = ["everstep-keys", "everstep-keys-signing"]
+    assert by_name == [[*keys, "everstep-redis-auth"] if with_redis else keys]
 
 
 def test_every_binding_is_the_operators() -> None:

@@ -228,11 +228,17 @@ async def test_the_key_secret_is_never_overwritten(bench: Rig) -> None:
     await operator.start()
     await bench.until(lambda: bench.server.objects.find("secrets", "everstep-system", ""), "the key Secret is made", 30)
     made = bench.server.objects.get("secrets", "everstep-system", "everstep-keys")["data"]
+    await bench.until(
+        lambda: len(bench.server.objects.find("secrets", "everstep-system", "")) == 2, "both are made", 30
+    )
+    signing = bench.server.objects.get("secrets", "everstep-system", "everstep-keys-signing")["data"]
+    assert list(signing) == ["s1"]
     await operator.kill()
     await operator.start()
     await bench.apply("hello")
     await finish(bench, "hello", 1)
     assert bench.server.objects.get("secrets", "everstep-system", "everstep-keys")["data"] == made
+    assert bench.server.objects.get("secrets", "everstep-system", "everstep-keys-signing")["data"] == signing
 
 
 async def test_without_the_crd_it_says_what_to_install(bench: Rig) -> None:

@@ -1,5 +1,6 @@
 """`python -m everstep_operator.inspect` on a real Redis with a keyed journal: the documents that `kubectl everstep` shows."""
 
+import io
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,11 +10,13 @@ from click.testing import CliRunner
 
 from everstep.cli import inspect as shown
 from everstep.cli.exits import Refusal
-from everstep.errors import ConfigError, JournalTampered
+from everstep.errors import ConfigError, JournalLost, JournalTampered
 from everstep.ids import Attempt, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
+from everstep.journal.exported import check_export
 from everstep.journal.open import open_store
 from everstep.journal.records import Finished, Intent, Record, Result, RunStarted, encode
+from everstep.journal.signing import SigningKey, SigningRing, read_public_keys
 from everstep.journal.store import AppendAnswer, Head, Sealed, Store
 from everstep_operator import inspect
 from everstep_operator.keyring import KeyRing
@@ -23,6 +26,7 @@ from tests.support import servers
 JOURNAL = JournalId("6f0e1f0a-0000-4000-8000-000000000001")
 RING = KeyRing({"k1": b"\x07" * 32})
 CHAIN = RING.chain(JOURNAL, "k1")
+SIGNING = SigningRing({"s1": SigningKey.new(), "s2": SigningKey.new()})
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,11 @@ def settings(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
     async def keys(_: Settings) -> KeyRing:
         return RING
 
-    monkeypatch.setattr(inspect, "_keys", keys)  # the Secret needs a cluster; e2e reads the real one
+    async def signing_keys(_: Settings) -> SigningRing:
+        return SIGNING
+
+    monkeypatch.setattr(inspect, "_keys", keys)  # the Secrets need a cluster; e2e reads the real ones
+    monkeypatch.setattr(inspect, "_signing_keys", signing_keys)
     return Settings(installation="prod", operator_namespace="ops", store_url=redis_url)
 
 
@@ -162,6 +170,34 @@ async def test_a_forged_result_is_refused_and_only_proved_steps_are_shown(store:
     document = await ask(settings, "steps")
     assert "tampered at record 4" in document["problem"]
     assert [step["name"] for step in document["steps"]] == ["classify"]
+
+
+async def exported(settings: Settings, *words: str) -> bytes:
+    question = ["export", "--run", "triage", "--namespace", "prod", "--journal", JOURNAL, *words]
+    out = io.BytesIO()
+    await inspect.write_export(inspect._parser().parse_args(question), settings, out.write)
+    return out.getvalue()
+
+
+async def test_an_export_is_proved_by_the_keys_that_public_key_prints(store: Store, settings: Settings) -> None:
+    head = await write(store, *story("triaged"))
+    data = await exported(settings, "--anchor", f"4:{head.hash}")
+    public = read_public_keys((await ask(settings, "public-key"))["publicKeys"], "here")
+    report = await check_export(io.BytesIO(data), trusted=public, demand_signature=True, anchor=head)
+    assert (report.whole, report.records, report.proved_by, report.signer) == (True, 4, ("signature",), public[1].id)
+    report = await check_export(io.BytesIO(data), key=RING.keys["k1"])
+    assert (report.whole, report.proved_by) == (True, ("key",))
+    header = json.loads(data.splitlines()[0])
+    assert (header["namespace"], header["keyId"], header["chain"]) == ("prod", "k1", "hmac-sha256")
+    assert RING.keys["k1"].hex() not in data.decode()
+
+
+async def test_what_is_not_whole_is_not_exported(store: Store, settings: Settings) -> None:
+    head = await write(store, *story("triaged"))
+    with pytest.raises(JournalLost):
+        await exported(settings, "--anchor", f"9:{head.hash}")
+    with pytest.raises(JournalTampered):
+        await exported(settings, "--anchor", f"4:{'a' * 64}")
 
 
 def test_the_module_answers_one_document_even_when_it_fails(

@@ -18,7 +18,7 @@ from tests.support.install import helm
 
 RELEASE = SYSTEM = "charttest"
 RUNS = "charttest-runs"
-SECRETS = ("charttest-everstep-keys", "charttest-everstep-redis-auth")
+SECRETS = ("charttest-everstep-keys", "charttest-everstep-redis-auth", "charttest-everstep-keys-signing")
 CLAIM = "data-charttest-everstep-redis-0"
 AGENT = """
 import everstep

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +28,13 @@ class Fake:
             raise result.exception
         return Done(0 if isinstance(result.exception, Became) else result.exit_code, result.stdout, result.stderr)
 
-    def answer(self, command: list[str], **_: Any) -> "subprocess.CompletedProcess[str]":
+    def answer(self, command: list[str], stdout: Any = None, **_: Any) -> "subprocess.CompletedProcess[str]":
         assert command[0] == "/bin/kubectl"
         self.calls.append(command[1:])
         for rule in self.rules:
             if all(word in command for word in rule["has"]):
+                if hasattr(stdout, "write"):  # a file was given for it
+                    stdout.write(rule["out"].encode())
                 return subprocess.CompletedProcess(command, rule.get("code", 0), rule["out"], rule.get("err", ""))
         raise AssertionError(f"unexpected: {command}")
 
@@ -278,3 +281,61 @@ def test_a_wrong_command_line_says_what_is_wrong(fake: Fake, arguments: tuple[st
     assert done.returncode == 2
     assert told in done.stderr
     assert fake.calls == []
+
+
+AGENTRUN = {
+    "metadata": {"name": "triage", "namespace": "prod", "uid": "u-1"},
+    "status": {"checkpoint": {"seq": 4, "hash": "a" * 64, "key": "es:prod:{u-1}:journal"}},
+}
+OPERATORS = {
+    "items": [
+        {
+            "metadata": {"name": "everstep", "namespace": "ops"},
+            "spec": {"template": {"spec": {"containers": [
+                {"name": "operator", "env": [{"name": "EVERSTEP_INSTALLATION", "value": "prod"}]}
+            ]}}},
+        }
+    ]
+}  # fmt: skip
+END = {"end": {"records": 4}, "signature": {"id": "3f2a"}}
+
+
+def test_export_comes_from_the_operators_pod_whole(fake: Fake, tmp_path: Path) -> None:
+    lines = '{"everstep": "export/1"}\n{"n": 1}\n' + json.dumps(END) + "\n"
+    fake.on("get", "agentruns.everstep.dev", out=AGENTRUN)
+    fake.on("deployments", out=OPERATORS)
+    fake.on("exec", out=lines)
+    done = fake.run("export", "triage", "-o", str(tmp_path / "t.jsonl"))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "triage: 4 records exported, signed by 3f2a" in done.stderr
+    assert (tmp_path / "t.jsonl").read_text() == lines
+    asked = fake.calls[-1]
+    assert asked[asked.index("everstep_operator.inspect") + 1 :] == [
+        "export", "--run", "triage", "--journal", "u-1", "--anchor", f"4:{'a' * 64}", "--namespace", "prod",
+    ]  # fmt: skip
+    assert fake.run("export", "triage").stdout == lines
+
+
+@pytest.mark.parametrize(
+    ("out", "code", "said"),
+    [
+        ('{"everstep": "export/1"}\n{"n": 1}\n', 1, "did not send all of the export"),
+        ("", 1, "did not send all of the export"),
+        ('{"everstep": "export/1"}\n{"error": "journal tampered at record 3", "exit": 65}\n', 65, "at record 3"),
+    ],
+)
+def test_half_an_export_is_none(fake: Fake, tmp_path: Path, out: str, code: int, said: str) -> None:
+    fake.on("get", "agentruns.everstep.dev", out=AGENTRUN)
+    fake.on("deployments", out=OPERATORS)
+    fake.on("exec", out=out)
+    done = fake.run("export", "triage", "-o", str(tmp_path / "t.jsonl"))
+    assert done.returncode == code
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_public_key_needs_no_run(fake: Fake) -> None:
+    fake.on("deployments", out=OPERATORS)
+    fake.on("exec", out={"publicKeys": "# s1 3f2a\n"})
+    done = fake.run("public-key")
+    assert (done.returncode, done.stdout) == (0, "# s1 3f2a\n")

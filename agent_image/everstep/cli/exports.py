@@ -20,6 +20,14 @@ from everstep.journal.store import Head
 
 KEY_BYTES = 32
 
+file_option = click.option(
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file; default: standard output.",
+)
+
 
 @contextlib.contextmanager
 def target(path: Path | None) -> Iterator[IO[bytes]]:

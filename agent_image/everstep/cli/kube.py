@@ -13,11 +13,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
 from everstep.cli.exits import Exit, Refusal
+from everstep.journal.keys import installation_of
 
 F = TypeVar("F", bound=Callable[..., Any])  # Any: commands take whatever their options say
 
@@ -25,8 +26,18 @@ RUNS = "agentruns.everstep.dev"
 REQUESTS = "humanrequests.everstep.dev"
 OPERATOR_SELECTOR = "app.kubernetes.io/part-of=everstep,app.kubernetes.io/component=operator"
 DEFAULT_OPERATOR_NAMESPACE = "everstep-system"
+LAST_LINE_MAX_BYTES = 1024 * 1024
+"""The end line of an export takes at most 64 KiB or so."""
 EXEC_TRIES = 3
 """kubectl exec can lose output when a connection ends early ("Unknown stream id"). The question only reads: it is asked again."""
+
+
+operator_option = click.option(
+    "--operator-namespace",
+    metavar="NAME",
+    envvar="EVERSTEP_OPERATOR_NAMESPACE",
+    help="Where the operator runs; default: looked for.",
+)
 
 
 def cluster_options(command: F) -> F:
@@ -68,13 +79,20 @@ class Kubectl:
             raise Refusal("`kubectl auth whoami` names no user; Kubernetes 1.28 or newer is needed", Exit.FAILED)
         return name
 
-    def output(self, *arguments: str, namespace: str | None = None) -> str:
-        """Standard output of a kubectl command. Raises Refusal with its standard error if it fails."""
+    def output(self, *arguments: str, namespace: str | None = None, file: IO[bytes] | None = None) -> str:
+        """Standard output of a kubectl command; "" if it goes to `file`. Raises Refusal with its standard error if it fails."""
         command = self.command(*arguments, namespace=namespace)
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if file is None else file,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             raise Refusal(_words(done.stderr) or f"`{' '.join(command)}` ended with {done.returncode}", Exit.FAILED)
-        return done.stdout
+        return done.stdout or ""
 
     def become(self, *arguments: str) -> None:
         """Replace this process by a kubectl command (watching, tables)."""
@@ -158,18 +176,9 @@ def ask_operator(
     Any: JSON data. Raises Refusal: what the pod said, with its exit code. Needs the right `create pods/exec` in the operator's
     namespace."""
     place = operator_place(kubectl, operator_namespace, installation)
-    command = (
-        "exec",
-        f"deployment/{place.name}",
-        "--container=operator",
-        "--",
-        "python",
-        "-m",
-        "everstep_operator.inspect",
-    )
     document, text = None, ""
     for _ in range(EXEC_TRIES):
-        text = kubectl.output(*command, *question, namespace=place.namespace)
+        text = kubectl.output(*_inspect(place), *question, namespace=place.namespace)
         with contextlib.suppress(ValueError):
             document = json.loads(text)
             break
@@ -178,6 +187,53 @@ def ask_operator(
     if "error" in document:
         raise Refusal(str(document["error"]), Exit(document.get("exit", Exit.FAILED)))
     return document
+
+
+def copy_from_operator(
+    kubectl: Kubectl, operator_namespace: str | None, question: Sequence[str], installation: str, file: IO[bytes]
+) -> dict[str, Any]:
+    """As `ask_operator`, for an answer of many lines, written to `file` (seekable). It is whole if its last line, which is
+    returned, has an `end`. Any: JSON data.
+
+    Raises Refusal: what the pod said, or that the connection lost lines again and again."""
+    place = operator_place(kubectl, operator_namespace, installation)
+    for _ in range(EXEC_TRIES):
+        file.seek(0)
+        file.truncate()
+        kubectl.output(*_inspect(place), *question, namespace=place.namespace, file=file)
+        last = _last_line(file)
+        if "error" in last:
+            raise Refusal(str(last["error"]), Exit(last.get("exit", Exit.FAILED)))
+        if "end" in last:
+            return last
+    raise Refusal("the operator's pod did not send all of the export; try again", Exit.FAILED)
+
+
+def _last_line(file: IO[bytes]) -> dict[str, Any]:  # Any: JSON data
+    """{} if it is no JSON object."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - LAST_LINE_MAX_BYTES))
+    lines = file.read().splitlines()
+    with contextlib.suppress(ValueError):
+        data = json.loads(lines[-1] if lines else b"")
+        return data if isinstance(data, dict) else {}
+    return {}
+
+
+def _inspect(place: Place) -> tuple[str, ...]:
+    module = ("python", "-m", "everstep_operator.inspect")
+    return ("exec", f"deployment/{place.name}", "--container=operator", "--", *module)
+
+
+def about_run(kubectl: Kubectl, verb: str, run: str) -> tuple[dict[str, Any], list[str], str]:
+    """The object, the question to the operator's pod, and the installation that keeps its journal. The anchor comes from the
+    object, so it is the person's view of it that is checked. Any: a Kubernetes object."""
+    found = kubectl.get(RUNS, run)
+    question = [verb, "--run", run, "--journal", str(found["metadata"]["uid"])]
+    checkpoint = found.get("status", {}).get("checkpoint") or {}
+    if "seq" in checkpoint and checkpoint.get("hash"):
+        question += ["--anchor", f"{checkpoint['seq']}:{checkpoint['hash']}"]
+    return found, question, installation_of(checkpoint.get("key") or "")
 
 
 _LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")

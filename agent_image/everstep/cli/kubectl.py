@@ -6,19 +6,12 @@ import click
 
 from everstep.cli import inspect, text
 from everstep.cli.exits import EPILOG, Exit, Refusal, refusal
-from everstep.cli.kube import REQUESTS, RUNS, Kubectl, ask_operator, cluster_options
+from everstep.cli.kube import REQUESTS, RUNS, Kubectl, about_run, ask_operator, cluster_options, operator_option
+from everstep.cli.kubectl_export import export, public_key
 from everstep.cli.options import output_option
 from everstep.cli.questions import decision, pick
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError
-from everstep.journal.keys import installation_of
-
-operator_option = click.option(
-    "--operator-namespace",
-    metavar="NAME",
-    envvar="EVERSTEP_OPERATOR_NAMESPACE",
-    help="Where the operator runs; default: looked for.",
-)
 
 
 def main() -> None:
@@ -213,15 +206,15 @@ def verify(
     sys.exit(inspect.print_verify(document, output or ""))
 
 
+everstep.add_command(export)
+everstep.add_command(public_key)
+
+
 def _ask(kubectl: Kubectl, operator_namespace: str | None, verb: str, run: str, *more: str) -> inspect.Document:
-    """A document about a run's journal. The anchor comes from the object, so it is the person's view of it that is checked."""
-    found = kubectl.get(RUNS, run)
-    question = [verb, "--run", run, "--journal", str(found["metadata"]["uid"]), *more]
-    checkpoint = found.get("status", {}).get("checkpoint") or {}
-    if "seq" in checkpoint and checkpoint.get("hash"):
-        question += ["--anchor", f"{checkpoint['seq']}:{checkpoint['hash']}"]
+    """A document about a run's journal."""
+    found, question, installation = about_run(kubectl, verb, run)
     try:
-        return ask_operator(kubectl, operator_namespace, question, installation_of(checkpoint.get("key") or ""))
+        return ask_operator(kubectl, operator_namespace, [*question, *more], installation)
     except Refusal as e:
         summary, reason = found.get("status", {}).get("summary"), found.get("status", {}).get("reason")
         if e.exit_code != Exit.WAITING or not summary:

@@ -6,7 +6,7 @@ import click
 
 from everstep.cli import text
 from everstep.cli.exits import EPILOG, refusal
-from everstep.cli.exports import target
+from everstep.cli.exports import file_option, target
 from everstep.cli.options import anchor_head, directory_option, run_argument, with_store
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError, EverstepError
@@ -19,14 +19,6 @@ from everstep.local import signing
 from everstep.local.files import LocalDir
 from everstep.local.spec import RunSpec
 from everstep.run.attempt import SDK_VERSION
-
-file_option = click.option(
-    "-o",
-    "--output",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file; default: standard output.",
-)
 
 
 @click.command(epilog=EPILOG)

@@ -34,12 +34,13 @@
   verbs: [get, create, patch]
 {{- end }}
 
-{{/* In its own namespace: the keys that sign journals, the included Redis' passwords. create cannot be limited by name. */}}
+{{/* In its own namespace: the keys of journals and exports, the included Redis' passwords. create cannot be limited by name. */}}
 {{- define "everstep.rules.own" -}}
 - apiGroups: [""]
   resources: [secrets]
   resourceNames:
     - {{ include "everstep.keySecret" . }}
+    - {{ include "everstep.keySecret" . }}-signing
     {{- if .Values.redis.enabled }}
     - {{ include "everstep.redisAuthSecret" . }}
     {{- end }}
