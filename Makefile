@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
 CLUSTER ?= everstep
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test test-fast tidy unit contract component sim crash chart e2e bench demo demo-local cluster cluster-down images clean
+.PHONY: help venv lint test test-fast tidy unit contract component sim property crash chart e2e bench demo demo-local cluster cluster-down images clean
 
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -22,11 +22,11 @@ lint: venv ## ruff, mypy --strict, import-linter
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 
-test: lint tidy unit contract component sim crash chart e2e ## Everything, on a real cluster too; what CI runs
+test: lint tidy unit contract component sim property crash chart e2e ## Everything, on a real cluster too; what CI runs
 
 test-fast: tidy unit ## What needs no server: seconds
 
-tidy unit contract component sim crash chart: venv ## One tier of tests
+tidy unit contract component sim property crash chart: venv ## One tier of tests
 	$(PYTEST) tests/$@
 
 e2e: venv cluster images ## Real failures on a real three-node kind cluster

@@ -4,7 +4,6 @@ It gives the same answers as the other stores, held by the same conformance suit
 No call awaits anything, so each is atomic under asyncio; it is not meant for threads.
 """
 
-import copy
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -49,7 +48,14 @@ class MemoryStore:
 
     def copy(self) -> "MemoryStore":
         """An independent copy, as a dump restored elsewhere would be (tests)."""
-        return copy.deepcopy(self)
+        twin = MemoryStore()
+        twin.journals_by_id = {
+            name: replace(journal, fields=dict(journal.fields), records=list(journal.records))
+            for name, journal in self.journals_by_id.items()
+        }
+        twin.inboxes = {name: list(entries) for name, entries in self.inboxes.items()}
+        twin.blobs = dict(self.blobs)
+        return twin
 
     async def fence(self, journal: JournalId, attempt: Attempt, anchor: Head, fields: dict[str, str]) -> FenceReply:
         have = self.journals_by_id.get(journal)

@@ -1,19 +1,11 @@
-"""Testing agents: a journal in memory, time that jumps, and crashes at named points. No server, no files, no waiting.
-
-    run = MemoryRun(triage, goal="Triage", inputs={"backlog": "b.json"})
-    assert run.attempt(crash_at="after_effect:2").kind == "crashed"     # killed after the second body, before its result
-    assert run.attempt().value == "triaged"                             # another attempt goes on from the record
-    run.replay()                                                        # the finished journal replays, and no body runs
-
-`for_every_crash` does that for each moment of a run. Points are those of everstep.faults; `any:17` is the 17th point reached.
-"""
+"""`MemoryRun`: one run on a journal in memory, attempt by attempt, on virtual time."""
 
 import copy
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from everstep import faults
 from everstep.clock import Clock, SystemClock
@@ -32,8 +24,6 @@ from everstep.run.config import EngineConfig
 from everstep.run.hosting import host
 from everstep.run.loop import AgentLoop
 from everstep.run.virtual import VirtualClock, VirtualSelector
-
-__all__ = ["Ended", "MemoryRun", "for_every_crash"]
 
 R = TypeVar("R")
 
@@ -89,6 +79,7 @@ class MemoryRun(Generic[R]):
         """Fault points of the last attempt, in order."""
         self._last: Attempt | None = None
         self._entries = 0
+        self._dead = False
 
     # --- attempts -----------------------------------------------------------------------------------------------
 
@@ -105,19 +96,21 @@ class MemoryRun(Generic[R]):
         point that is reached."""
         self.number += 1
         clock: Clock = SystemClock() if self.real_time else self.clock
-        loop = AgentLoop(clock, None if self.real_time else VirtualSelector(self.clock, self._threads_busy))
+        loop = self._make_loop(clock)
         faults.listen(self._listener(crash_at, on_point))
         try:
             end, value = host(loop, self._run(loop, clock, predecessor_dead, run_to_end, config), self.store.aclose)
-        except SimulatedCrash:
-            return Ended("crashed")
         except BaseException as e:
+            if self._dead:
+                return Ended("crashed")
             if isinstance(e, KeyboardInterrupt):
                 raise
             return Ended("stopped", error=e, message=str(e))
         finally:
             faults.listen(None)
             self._count_bodies()
+        if self._dead:
+            return Ended("crashed")
         record = end.record
         if isinstance(record, Park):
             return Ended("parked", waits=tuple(record.waits), wake_epoch_ms=record.wake)
@@ -209,6 +202,9 @@ class MemoryRun(Generic[R]):
         if self._last is not None:
             self._last.terminate()
 
+    def _make_loop(self, clock: Clock) -> AgentLoop:
+        return AgentLoop(clock, None if self.real_time else VirtualSelector(self.clock, self._threads_busy))
+
     def _threads_busy(self) -> bool:
         engine = self._last.engine if self._last is not None else None
         return engine is not None and engine.bodies.threads_busy
@@ -219,6 +215,7 @@ class MemoryRun(Generic[R]):
             raise ValueError(f"unknown point {name!r}; known: any, {', '.join(faults.POINTS)}")
         left = int(nth or 1)
         self.reached = []
+        self._dead = False
 
         def listen(point: str) -> None:
             nonlocal left
@@ -228,9 +225,19 @@ class MemoryRun(Generic[R]):
             if name in (point, "any"):
                 left -= 1
                 if left == 0:
-                    raise SimulatedCrash(point)
+                    self._die(point)
 
         return listen
+
+    def _die(self, point: str) -> NoReturn:
+        """As SIGKILL: agent code that is unwound by this must reach neither the journal nor the outside with its `finally`."""
+        self._dead = True
+        crash = SimulatedCrash(point)
+        engine = self._last.engine if self._last is not None else None
+        if engine is not None:
+            engine.stop(crash)
+            engine.writer.freeze()
+        raise crash
 
     def _count_bodies(self) -> None:
         engine = self._last.engine if self._last is not None else None
@@ -311,3 +318,6 @@ def for_every_crash(
             run.replay()
         yield at, run, ended
         moment += every
+
+
+__all__ = ["Ended", "MemoryRun", "SimulatedCrash", "for_every_crash"]

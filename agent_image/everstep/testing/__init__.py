@@ -1,0 +1,16 @@
+"""Testing agents: a journal in memory, time that jumps, and crashes at named points. No server, no files, no waiting.
+
+    run = MemoryRun(triage, goal="Triage", inputs={"backlog": "b.json"})
+    assert run.attempt(crash_at="after_effect:2").kind == "crashed"     # killed after the second body, before its result
+    assert run.attempt().value == "triaged"                             # another attempt goes on from the record
+    run.replay()                                                        # the finished journal replays, and no body runs
+
+`for_every_crash` does that for each moment of a run. Points are those of everstep.faults; `any:17` is the 17th point reached.
+
+Belongs here: what agent authors use in their own tests. Must not be here: what only Everstep's own tests need, and an import
+of pytest outside the plugin.
+"""
+
+from everstep.testing.memory import Ended, MemoryRun, SimulatedCrash, for_every_crash
+
+__all__ = ["Ended", "MemoryRun", "SimulatedCrash", "for_every_crash"]
