@@ -35,11 +35,14 @@ if TYPE_CHECKING:
         NotJSON,
         OutsideStep,
         Parked,
+        ResourceFailed,
         StepFailed,
         TooManySteps,
         ValueTooLarge,
     )
+    from everstep.run.adhoc import run_step
     from everstep.run.agents import agent
+    from everstep.run.apart import per_attempt, resource
     from everstep.run.durable import (
         idempotency_key,
         is_replaying,
@@ -56,10 +59,14 @@ if TYPE_CHECKING:
     from everstep.run.probe import NOT_DONE, UNKNOWN, Done, Probed
     from everstep.run.retry import Retry
     from everstep.run.steps import step
+    from everstep.run.wrap import wrap
 
 _HOME = {
     "everstep.run.steps": ("step",),
+    "everstep.run.adhoc": ("run_step",),
     "everstep.run.agents": ("agent",),
+    "everstep.run.apart": ("per_attempt", "resource"),
+    "everstep.run.wrap": ("wrap",),
     "everstep.run.retry": ("Retry",),
     "everstep.run.probe": ("Done", "NOT_DONE", "UNKNOWN", "Probed"),
     "everstep.run.durable": (
@@ -89,6 +96,7 @@ _HOME = {
         "NotJSON",
         "OutsideStep",
         "Parked",
+        "ResourceFailed",
         "StepFailed",
         "TooManySteps",
         "ValueTooLarge",
@@ -101,6 +109,10 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "step",
     "agent",
     "run",
+    "wrap",
+    "run_step",
+    "resource",
+    "per_attempt",
     "Retry",
     "Done",
     "NOT_DONE",
@@ -133,6 +145,7 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "NotJSON",
     "OutsideStep",
     "Parked",
+    "ResourceFailed",
     "StepFailed",
     "TooManySteps",
     "ValueTooLarge",

@@ -2,7 +2,8 @@
 
 EverstepError
 ├── RetryableError        the same call may succeed later
-│   └── JournalUnavailable
+│   ├── JournalUnavailable
+│   └── ResourceFailed
 └── TerminalError         the same call will fail again until something is changed
     ├── StepFailed, StepUncertain, NotDone, …   outcomes an agent may handle
     ├── ValueError-like refusals: NotJSON, ValueTooLarge, TooManySteps, OutsideStep, BadStep, …
@@ -77,6 +78,11 @@ class JournalUnreadable(JournalError):
 
 class Diverged(JournalError):
     """Agent code made another call than the record at that key tells; the journal is frozen."""
+
+
+class ResourceFailed(RetryableError):
+    """What an attempt needs besides the journal (everstep.resource, everstep.per_attempt) could not be had. It ends the attempt
+    and not the run: nothing is recorded, and the next attempt tries again."""
 
 
 class BadStore(TerminalError):

@@ -11,14 +11,17 @@ from pathlib import Path
 import everstep
 
 NAMES = """
-    step agent run Retry Done NOT_DONE UNKNOWN Probed sleep sleep_until now uuid4 random patched deprecate_patch
-    idempotency_key report_usage logger is_replaying errors testing AgentFailed BadCall BadStep Cancelled ConfigError Diverged
-    EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON OutsideStep Parked StepFailed TooManySteps
-    ValueTooLarge
+    step agent run wrap run_step resource per_attempt Retry Done NOT_DONE UNKNOWN Probed sleep sleep_until now uuid4
+    random patched deprecate_patch idempotency_key report_usage logger is_replaying errors testing AgentFailed BadCall
+    BadStep Cancelled ConfigError Diverged EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON
+    OutsideStep Parked ResourceFailed StepFailed TooManySteps ValueTooLarge
 """.split()  # noqa: SIM905 - easier to read and to change
 SIGNATURES = {
     "step": "effect timeout retry probe on_uncertain name",
     "agent": "fn",
+    "wrap": "x effect effects retry timeout on_uncertain name live",
+    "resource": "factory name timeout",
+    "per_attempt": "fn args kwargs",
     "Retry": "max_tries backoff_s backoff_max_s factor jitter retry_on",
     "Done": "value",
     "sleep": "seconds",

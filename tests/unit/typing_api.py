@@ -1,6 +1,8 @@
 """Only type-checked, never run: what a user's own mypy --strict says of the public API."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import assert_type
 
 import everstep
@@ -41,6 +43,40 @@ async def triage(goal: str, backlog: str) -> str:
     assert_type(everstep.random(), float)
     everstep.logger.info("%s %s", everstep.uuid4(), everstep.is_replaying())
     return backlog
+
+
+class Desk:
+    @everstep.step(effect="read")
+    async def look(self, n: int) -> str:
+        return str(n)
+
+    @everstep.step(effect="read")
+    def count(self, words: list[str]) -> int:
+        return len(words)
+
+
+@asynccontextmanager
+async def open_session() -> AsyncIterator[Desk]:
+    yield Desk()
+
+
+async def double(n: int) -> int:
+    return 2 * n
+
+
+@everstep.agent
+async def ways_in(goal: str) -> None:
+    desk = everstep.wrap(Desk(), effects={"look": "read"})
+    assert_type(desk, Desk)
+    assert_type(await desk.look(3), str)
+    assert_type(await desk.count.aio(["a"]), int)
+    async with everstep.resource(open_session) as session:
+        assert_type(session, Desk)
+    assert_type(await everstep.run_step("double", double, 2, effect="read"), int)
+    assert_type(everstep.run_step("len", len, "ab", effect="read"), int)
+    assert_type(await everstep.run_step.aio("len", len, "ab", effect="read"), int)
+    assert_type(await everstep.per_attempt(double, 2), int)
+    assert_type(everstep.per_attempt(len, "ab"), int)
 
 
 @everstep.agent

@@ -116,7 +116,9 @@ class Attempt:
         self._start_agent(engine, agent, bound)
         self.loop.engine_task(engine.inbox.poll(), "inbox")
         self.loop.engine_task(self._report(engine), "report")
-        return await self._conduct(engine)
+        end = await self._conduct(engine)
+        await engine.apart.close()
+        return end
 
     def _check_terminating(self) -> None:
         if self._terminating:
@@ -356,6 +358,7 @@ class Attempt:
                 )
         with contextlib.suppress(TimeoutError):  # the store is away; what it did not take is lost with the process
             await asyncio.wait_for(engine.writer.drain(), max(1.0, until - self.clock.monotonic_s()))
+        await engine.apart.close()
         raise Terminated("the process was told to stop; everything recorded is written")
 
     # --- the store ----------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Delivery:
         self._leftovers_cancelled = False
         self._due = False
         self._pumping = False
+        self._held = 0
 
     @property
     def replaying(self) -> bool:
@@ -56,7 +57,19 @@ class Delivery:
     @property
     def busy(self) -> bool:
         """Agent code is runnable, or an outcome is on its way to it."""
-        return bool(self.queue or self.engine.loop.agent_ready or self._due or self._pumping or self._loading)
+        return bool(
+            self.queue or self.engine.loop.agent_ready or self._due or self._pumping or self._loading or self._held
+        )
+
+    def hold(self) -> None:
+        """Agent code stands still until `release`: what it waits for is not in the journal (a resource that is being opened), so
+        nothing may happen meanwhile that it could see. Nests."""
+        self._held += 1
+
+    def release(self) -> None:
+        """End one `hold`."""
+        self._held -= 1
+        self.wake()
 
     # --- the pump -----------------------------------------------------------------------------------------------
 
@@ -87,7 +100,7 @@ class Delivery:
         until = engine.clock.monotonic_s() + SLICE_S
         turns = 0
         while not engine.stands_still:
-            while ready:
+            while ready and not self._held:
                 handle = ready.popleft()
                 if not handle._cancelled:
                     self._turn(handle)
@@ -96,7 +109,7 @@ class Delivery:
                 turns += 1
                 if turns % LOOK_EVERY == 0 and engine.clock.monotonic_s() > until:
                     return True
-            if engine.thread is not None and engine.thread.busy:
+            if self._held or (engine.thread is not None and engine.thread.busy):
                 return False
             if self.root_done and not self._leftovers_cancelled:
                 self._cancel_leftovers()

@@ -19,6 +19,7 @@ from everstep.journal.progress import Progress
 from everstep.journal.records import BLOB_OVER_BYTES, Finished, Intent, Json, Record, Timer, Value
 from everstep.journal.store import Store
 from everstep.journal.writer import JournalWriter
+from everstep.run.apart import Apart
 from everstep.run.arguments import checksums
 from everstep.run.bodies import Bodies, idempotency_key
 from everstep.run.calls import StepCall, TimerCall
@@ -68,6 +69,7 @@ class Engine:
         self.drivers: dict[StepKey, StepDriver] = {}
         self.busy_drivers = 0
         self.bodies = Bodies(self)
+        self.apart = Apart(self)
         self.parking = False
         self.terminating = False
         self.finishing = False
@@ -338,7 +340,7 @@ class Engine:
     def stop(self, why: BaseException) -> None:
         """End the attempt without unwinding agent code: no callback of it runs any more. The first reason counts."""
         if self.stop_reason is None:
-            self.stop_reason = why
+            why = self.stop_reason = self.apart.explain(why)
             self._after_stop(why)
             self.poke()
 

@@ -70,6 +70,10 @@ BODY: contextvars.ContextVar["BodyContext | None"] = contextvars.ContextVar("eve
 """Set while a step's body runs."""
 
 
+APART: contextvars.ContextVar[bool] = contextvars.ContextVar("everstep_apart", default=False)
+"""True in code that runs once per attempt beside the journal: what opens a resource, `everstep.per_attempt`."""
+
+
 def outside(context: contextvars.Context) -> contextvars.Context:
     """A copy of an agent's context that is outside agent scope: step bodies keep the agent's own context variables."""
     copy = context.copy()

@@ -1,10 +1,24 @@
 """`@everstep.step`: what a step is, before anything runs."""
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import update_wrapper
-from types import CoroutineType
-from typing import Any, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast, get_args, overload
+from types import CoroutineType, MethodType
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
 from everstep.errors import BadCall, BadStep, NotInRun
 from everstep.journal.records import EffectClass
@@ -14,6 +28,7 @@ from everstep.run.scope import BODY, SCOPE, Scope
 from everstep.run.values import Signature
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 OnUncertain = Literal["ask", "fail"]
 
@@ -47,18 +62,22 @@ class Step(Generic[P, R]):
         self.name = name
         self.is_async = inspect.iscoroutinefunction(fn)
         self.signature = Signature(fn, name)
+        self._method_signature: Signature | None = None
         update_wrapper(cast(Callable[..., Any], self), fn)  # the object stands for the function
 
     def __repr__(self) -> str:
         return f"<step {self.name} ({self.effect})>"
 
-    def __get__(self, instance: object, owner: type | None = None) -> "Step[P, R]":
-        if instance is not None:
-            raise BadStep(
-                f"step {self.name} is a method of {type(instance).__name__}: its object cannot be journaled. Make it a function "
-                f"that takes plain data"
-            )
-        return self
+    def bind(self, instance: object) -> Self:
+        """As the step of one object: `self` is neither journaled nor part of the arguments' digest."""
+        bound = copy.copy(self)
+        bound.fn = MethodType(self.fn, instance)
+        if self._method_signature is None:
+            self._method_signature = Signature(bound.fn, self.name)
+        bound.signature = self._method_signature
+        if inspect.isfunction(self.probe) and next(iter(inspect.signature(self.probe).parameters), "") == "self":
+            bound.probe = MethodType(self.probe, instance)
+        return bound
 
     def _scope(self, *, sync_agent: bool) -> Scope:
         """The scope of the caller. Raises NotInRun or BadCall if this step cannot be called here, or not like this."""
@@ -95,6 +114,15 @@ class Step(Generic[P, R]):
 class AsyncStep(Step[P, R]):
     """A step with an async body: awaited in async agents, `.sync(…)` in sync ones."""
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> "AsyncStep[P, R]": ...
+    @overload
+    def __get__(
+        self: "AsyncStep[Concatenate[Any, Q], R]", instance: object, owner: type | None = None
+    ) -> "AsyncStep[Q, R]": ...
+    def __get__(self, instance: object, owner: type | None = None) -> Any:  # see the overloads
+        return self if instance is None else self.bind(instance)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> "CoroutineType[object, None, R]":
         self._scope(sync_agent=False)
         return cast("CoroutineType[object, None, R]", _call(self, args, kwargs))
@@ -108,6 +136,15 @@ class AsyncStep(Step[P, R]):
 
 class SyncStep(Step[P, R]):
     """A step with a sync body: a plain call in sync agents, `.aio(…)` in async ones (the body runs in a thread)."""
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> "SyncStep[P, R]": ...
+    @overload
+    def __get__(
+        self: "SyncStep[Concatenate[Any, Q], R]", instance: object, owner: type | None = None
+    ) -> "SyncStep[Q, R]": ...
+    def __get__(self, instance: object, owner: type | None = None) -> Any:  # see the overloads
+        return self if instance is None else self.bind(instance)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         scope = self._scope(sync_agent=True)

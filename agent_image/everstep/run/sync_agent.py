@@ -125,6 +125,11 @@ class SyncAgentThread:
         while True:
             threading.Event().wait()
 
+    def give_up(self, why: BaseException) -> NoReturn:
+        """End the attempt from agent code."""
+        self._to_loop(lambda: self._engine.stop(why))
+        self._stand_still()
+
     def _adopt(self, call: StepCall) -> None:
         self._call = call
 
