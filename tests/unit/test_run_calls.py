@@ -94,19 +94,6 @@ def test_wrong_declarations_are_refused_at_import(declare: Callable[[], object],
         declare()
 
 
-def test_a_method_cannot_be_a_step() -> None:
-    class Tools:
-        @everstep.step(effect="read")
-        async def look(self) -> int:
-            return 1
-
-    with pytest.raises(BadStep, match="is a method of Tools"):
-        Tools().look()  # type: ignore[operator]  # wrong on purpose
-
-
-# --- where and how -----------------------------------------------------------------------------------------------------
-
-
 def test_outside_a_run_a_step_is_an_error_not_silently_undurable() -> None:
     for call in (lambda: a_step(1), lambda: s_step(1), lambda: a_step.sync(1), lambda: s_step.aio(1)):
         with pytest.raises(NotInRun, match=r"\.fn\("):
