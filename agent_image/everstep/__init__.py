@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from everstep import errors, testing
+    from everstep.budget import Budget, Price, Reserve
     from everstep.errors import (
         AgentFailed,
         BadCall,
         BadStep,
+        BudgetExceeded,
         Cancelled,
         ConfigError,
         Diverged,
@@ -68,6 +70,7 @@ _HOME = {
     "everstep.run.apart": ("per_attempt", "resource"),
     "everstep.run.wrap": ("wrap",),
     "everstep.run.retry": ("Retry",),
+    "everstep.budget": ("Budget", "Price", "Reserve"),
     "everstep.run.probe": ("Done", "NOT_DONE", "UNKNOWN", "Probed"),
     "everstep.run.durable": (
         "idempotency_key",
@@ -85,6 +88,7 @@ _HOME = {
         "AgentFailed",
         "BadCall",
         "BadStep",
+        "BudgetExceeded",
         "Cancelled",
         "ConfigError",
         "Diverged",
@@ -118,6 +122,9 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "NOT_DONE",
     "UNKNOWN",
     "Probed",
+    "Budget",
+    "Reserve",
+    "Price",
     "sleep",
     "sleep_until",
     "now",
@@ -134,6 +141,7 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "AgentFailed",
     "BadCall",
     "BadStep",
+    "BudgetExceeded",
     "Cancelled",
     "ConfigError",
     "Diverged",

@@ -50,6 +50,7 @@ ENV_GRACE_S = "EVERSTEP_GRACE_S"
 ENV_CANCEL_GRACE_S = "EVERSTEP_CANCEL_GRACE_S"
 ENV_PARK_LINGER_S = "EVERSTEP_PARK_LINGER_S"
 ENV_TERMINATION_LOG = "EVERSTEP_TERMINATION_LOG"
+ENV_BUDGET = "EVERSTEP_BUDGET"
 ENV_FAULTS = "EVERSTEP_FAULTS"
 
 PREDECESSOR_DEAD = "dead"
@@ -114,6 +115,8 @@ class AttemptSettings:
     cancel_grace_s: float = DEFAULT_CANCEL_GRACE_S
     park_linger_s: float = DEFAULT_PARK_LINGER_S
     termination_log: str = DEFAULT_TERMINATION_LOG
+    budget: Mapping[str, object] | None = None
+    """What the run may use, in the JSON form of everstep.budget; None = as its journal tells."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "AttemptSettings":
@@ -146,6 +149,7 @@ class AttemptSettings:
             cancel_grace_s=_seconds(env, ENV_CANCEL_GRACE_S, DEFAULT_CANCEL_GRACE_S),
             park_linger_s=_seconds(env, ENV_PARK_LINGER_S, DEFAULT_PARK_LINGER_S),
             termination_log=env.get(ENV_TERMINATION_LOG, DEFAULT_TERMINATION_LOG),
+            budget=_object(ENV_BUDGET, env[ENV_BUDGET]) if env.get(ENV_BUDGET) else None,
         )
 
 
@@ -251,12 +255,14 @@ def _hex(path: Path, text: str) -> bytes:
 
 def _json_object(path: Path) -> Mapping[str, object]:
     text = _read(path)
-    if text is None:
-        return {}
+    return {} if text is None else _object(str(path), text)
+
+
+def _object(where: str, text: str) -> Mapping[str, object]:
     try:
         data = json.loads(text)
     except ValueError as e:
-        raise ContractError(f"{path} is not JSON: {e}") from e
+        raise ContractError(f"{where} is not JSON: {e}") from e
     if not isinstance(data, dict):
-        raise ContractError(f"{path} must hold a JSON object, not {type(data).__name__}")
+        raise ContractError(f"{where} must hold a JSON object, not {type(data).__name__}")
     return data

@@ -5,7 +5,7 @@ EverstepError
 │   ├── JournalUnavailable
 │   └── ResourceFailed
 └── TerminalError         the same call will fail again until something is changed
-    ├── StepFailed, StepUncertain, NotDone, …   outcomes an agent may handle
+    ├── StepFailed, BudgetExceeded, NotDone, …  outcomes an agent may handle
     ├── ValueError-like refusals: NotJSON, ValueTooLarge, TooManySteps, OutsideStep, BadStep, …
     └── JournalError      JournalTampered, JournalLost, JournalUnreadable, Diverged
 
@@ -148,6 +148,11 @@ class StepFailed(TerminalError):
         self.data = data
         self.step = step
         self.key = key
+
+
+class BudgetExceeded(StepFailed):
+    """The step was not begun: with it the run would use more than its budget (on_exceeded="fail"). Raised live and on replay
+    alike. `data` is {"budget": {limit: {"limit", "spent", "reserved", "wanted"}}} of the limits in the way."""
 
 
 class NotDone(TerminalError):

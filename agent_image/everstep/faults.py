@@ -33,6 +33,8 @@ POINTS: dict[str, str] = {
     "before_retry": "a try failed and the next one is not announced",
     "before_probe": "an uncertain step is about to be probed",
     "after_probe": "the probe answered, nothing is written",
+    "after_held": "the budget held a call back; the record of it is not durable yet",
+    "after_raised": "a person's other budget was taken in; the record of it is not durable yet",
     "before_park": "the park record is not written",
     "after_park": "the park record is written, the process has not ended (M4)",
     "in_replay": "a recorded outcome was delivered (M5)",

@@ -11,13 +11,14 @@ from pathlib import Path
 import everstep
 
 NAMES = """
-    step agent run wrap run_step resource per_attempt Retry Done NOT_DONE UNKNOWN Probed sleep sleep_until now uuid4
+    step agent run wrap run_step resource per_attempt Retry Done NOT_DONE UNKNOWN Probed Budget Reserve Price sleep sleep_until
+    now uuid4
     random patched deprecate_patch idempotency_key report_usage logger is_replaying errors testing AgentFailed BadCall
-    BadStep Cancelled ConfigError Diverged EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON
+    BadStep BudgetExceeded Cancelled ConfigError Diverged EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON
     OutsideStep Parked ResourceFailed StepFailed TooManySteps ValueTooLarge
 """.split()  # noqa: SIM905 - easier to read and to change
 SIGNATURES = {
-    "step": "effect timeout retry probe on_uncertain name",
+    "step": "effect timeout retry probe on_uncertain name reserve",
     "agent": "fn",
     "wrap": "x effect effects retry timeout on_uncertain name live",
     "resource": "factory name timeout",
@@ -32,7 +33,7 @@ SIGNATURES = {
     "patched": "id",
     "deprecate_patch": "id",
     "idempotency_key": "",
-    "report_usage": "input_tokens output_tokens cost_micro_usd",
+    "report_usage": "input_tokens output_tokens cost_micro_usd model",
     "is_replaying": "",
 }
 REPOSITORY = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def test_the_parameters_are_these() -> None:
         parameters = [p.name for p in inspect.signature(getattr(everstep, name)).parameters.values()]
         assert [p for p in parameters if not (name == "step" and p == "fn")] == wanted.split(), name
     run = importlib.import_module("everstep.run.inprocess").run
-    assert list(inspect.signature(run).parameters) == ["agent", "goal", "run_id", "directory", "inputs"]
+    assert list(inspect.signature(run).parameters) == ["agent", "goal", "run_id", "directory", "budget", "inputs"]
 
 
 def test_run_is_the_function_and_the_package() -> None:

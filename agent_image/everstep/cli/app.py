@@ -5,6 +5,7 @@ from importlib import metadata
 import click
 from click.shell_completion import get_completion_class
 
+from everstep.cli.budgets import budget
 from everstep.cli.local_ask import cancel, settle
 from everstep.cli.local_export import export, public_key
 from everstep.cli.local_look import get, list_runs, result, steps, verify
@@ -36,7 +37,7 @@ def local() -> None:
 
 
 everstep.add_command(verify_file)
-for command in (run, list_runs, get, steps, result, verify, settle, cancel, accept, delete, export, public_key):
+for command in (run, list_runs, get, steps, result, verify, settle, budget, cancel, accept, delete, export, public_key):
     local.add_command(command)
 
 

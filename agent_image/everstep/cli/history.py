@@ -8,6 +8,7 @@ from everstep.journal.records import (
     Failure,
     Finished,
     Fired,
+    Held,
     Intent,
     Park,
     Record,
@@ -18,6 +19,7 @@ from everstep.journal.records import (
     TryFailed,
     Uncertain,
 )
+from everstep.journal.spend import Spend
 
 IN_FLIGHT = ("intent", "try_failed", "again")
 """States of a step that has no outcome yet and nobody to wait for."""
@@ -33,7 +35,7 @@ class Row:
     first_epoch_ms: int
     tries: int = 0
     state: str = "intent"
-    """intent, try_failed, result, failure, abandoned, uncertain, done, again, fail; timer: timer, fired."""
+    """held, intent, try_failed, result, failure, abandoned, uncertain, done, again, fail; timer: timer, fired."""
     took_ms: int | None = None
     usage: dict[str, int] = field(default_factory=dict)
     attempt: int = 0
@@ -48,7 +50,7 @@ class Row:
 
     @property
     def has_outcome(self) -> bool:
-        return self.state not in (*IN_FLIGHT, "uncertain", "timer")
+        return self.state not in (*IN_FLIGHT, "held", "uncertain", "timer")
 
     @property
     def is_step(self) -> bool:
@@ -82,6 +84,7 @@ class History:
     park: Park | None = None
     """Set while the newest record is a park."""
     records: int = 0
+    spend: Spend = field(default_factory=Spend)
 
     def add(self, records: Iterable[Record]) -> "History":
         """Take in records; returns itself."""
@@ -91,6 +94,7 @@ class History:
 
     def _add(self, record: Record) -> None:
         self.records += 1
+        self.spend.add(record)
         self.park = record if isinstance(record, Park) else None
         attempt = self.attempts.get(record.attempt)
         if attempt is None:
@@ -101,19 +105,21 @@ class History:
             self.started = record
         elif isinstance(record, Finished):
             self.finished = record
-        elif isinstance(record, Intent | Timer):
+        elif isinstance(record, Intent | Held | Timer):
             self._begin(record)
         elif (row := self.rows.get(record.key)) is not None:
             _outcome(row, record)
 
-    def _begin(self, record: Intent | Timer) -> None:
+    def _begin(self, record: Intent | Held | Timer) -> None:
         row = self.rows.get(record.key)
         if row is None:
-            effect = record.effect if isinstance(record, Intent) else "timer"
+            effect = "timer" if isinstance(record, Timer) else record.effect
             row = self.rows[record.key] = Row(record.key, record.name, effect, record.time)
         row.attempt, row.seq, row.last_epoch_ms, row.state = record.attempt, record.seq, record.time, record.kind
         if isinstance(record, Intent):
             row.tries, row.input = record.tries, record.input
+        elif isinstance(record, Held):
+            row.note = record.reason
         else:
             row.due = record.due
 
@@ -142,12 +148,8 @@ class History:
         return [row for row in self.steps if row.has_outcome and row.attempt < attempt]
 
     def usage(self) -> dict[str, int]:
-        """Sums over all steps."""
-        total: dict[str, int] = {}
-        for row in self.steps:
-            for name, number in row.usage.items():
-                total[name] = total.get(name, 0) + number
-        return total
+        """What steps reported, over all tries."""
+        return dict(self.spend.usage)
 
     @property
     def summary(self) -> str:

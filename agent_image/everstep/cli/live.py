@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TextIO
 
-from everstep.cli import text
+from everstep.cli import budgets, text
 from everstep.cli.history import History, Row
 from everstep.clock import Clock
 from everstep.contract import ExitCode, Termination
@@ -128,6 +128,10 @@ class LiveOutput:
         now = self.clock.now_epoch_ms()
         for wait in park.waits:
             label = f"{text.clean(wait.name or 'sleep', 60)} #{wait.key}"
+            if wait.kind == "budget":
+                self.say(f"run {self.run} · waiting · {label} · {text.clean(wait.reason, 400)}", "yellow")
+                self.say(f"  raise it    {budgets.cure(self.run, wait.reason)}")
+                continue
             if wait.kind == "timer":
                 if wait.due is not None:
                     left = text.took(max(0, wait.due - now))

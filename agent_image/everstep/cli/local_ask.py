@@ -1,7 +1,6 @@
 """`everstep local settle|cancel`: a person's word to a run, through its inbox."""
 
 import asyncio
-import getpass
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from everstep.cli.exits import EPILOG, Exit, Refusal, run_async
 from everstep.cli.history import History
 from everstep.cli.live import LiveOutput
 from everstep.cli.local_run import resume_command, supervise_run
-from everstep.cli.options import anchor_head, directory_option, local_store, need_run, run_argument, with_store
+from everstep.cli.options import anchor_head, directory_option, local_store, me, need_run, run_argument, with_store
 from everstep.cli.questions import decision, pick
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError
@@ -52,7 +51,7 @@ def settle(run: str, step: str, done: str | None, again: bool, fail: bool, reaso
             since=row.last_epoch_ms,
             decision=word,
             value=value,
-            by=_me(),
+            by=me(),
             reason=reason,
         )
         # One id per question and park: a second answer to the same question is refused. A run that could not take an answer (its
@@ -67,7 +66,7 @@ def settle(run: str, step: str, done: str | None, again: bool, fail: bool, reaso
             if FileLock(where.supervisor_lock(spec.run)).is_held()
             else f"goes on with:\n  {resume_command(spec, where)}"
         )
-        click.echo(f"{text.clean(row.name)} #{row.key} of run {run} settled as {word} by {_me()}; the run {how}")
+        click.echo(f"{text.clean(row.name)} #{row.key} of run {run} settled as {word} by {me()}; the run {how}")
 
     with_store(where, run, send)
 
@@ -92,7 +91,7 @@ async def _cancel(where: LocalDir, run: str, reason: str, timeout_s: float) -> i
         history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
         if history.finished is not None:
             raise ConfigError(f"run {run} is over already: {history.summary}")
-        await store.inbox_add(spec.journal, make_entry(chain, InboxId("cancel-1"), CancelBody(by=_me(), reason=reason)))
+        await store.inbox_add(spec.journal, make_entry(chain, InboxId("cancel-1"), CancelBody(by=me(), reason=reason)))
         if FileLock(where.supervisor_lock(spec.run)).is_held():
             history = await _until_finished(where, spec, store, timeout_s)
             click.echo(f"run {run} {history.finished.outcome if history.finished else ''}")
@@ -116,10 +115,3 @@ async def _until_finished(where: LocalDir, spec: RunSpec, store: Store, timeout_
         if clock.monotonic_s() > until:
             raise Refusal(f"run {run} was told, but is still {history.summary} after {timeout_s:.0f} s", Exit.WAITING)
         await asyncio.sleep(0.2)
-
-
-def _me() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no such user in this container
-        return "unknown"

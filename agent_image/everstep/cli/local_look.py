@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from everstep.cli import inspect, show, text
+from everstep.cli import budgets, inspect, show, text
 from everstep.cli.exits import EPILOG, Exit, Refusal, refusal, run_async
 from everstep.cli.history import History
 from everstep.cli.options import (
@@ -103,6 +103,7 @@ async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Doc
         "lastStep": f"{last.name} #{last.key} {last.state}" if last else "",
         "inputTokens": used.get("inputTokens", 0),
         "outputTokens": used.get("outputTokens", 0),
+        "budget": budgets.document(history.spend),
         "records": history.records,
         "waiting": _waiting(history),
         "attempts": [vars(a) for a in history.attempts.values()],
@@ -193,6 +194,7 @@ def _print_get(d: inspect.Document) -> None:
             ("Steps", f"{d['steps']['recorded']} recorded, {d['steps']['replayed']} replayed by the last attempt"),
             ("Last step", text.clean(d["lastStep"])),
             ("Tokens", "" if used == "-" else used),
+            ("Budget", budgets.told(d["budget"])),
             ("Journal", f"{d['journal']}, {text.plural(d['records'], 'record')}"),
             (
                 "Anchor",
@@ -203,6 +205,9 @@ def _print_get(d: inspect.Document) -> None:
     for wait in d["waiting"]:
         if wait["kind"] == "timer":
             click.echo(f"Waits for:  {text.clean(wait['name'])} until {text.iso(wait['due'])}")
+        elif wait["kind"] == "budget":
+            click.echo(f"Waits for:  {text.clean(wait['name'])}: {text.clean(wait['reason'], 400)}")
+            click.echo(f"            {budgets.cure(d['run'], wait['reason'])}")
         else:
             click.echo(f"Waits for:  {text.clean(wait['name'])} may have happened: {text.clean(wait['reason'])}")
             click.echo(f"            everstep local settle {d['run']} {wait['key']} --done VALUE | --again | --fail")

@@ -8,11 +8,13 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
+from everstep.budget import Budget
 from everstep.cli import inspect, show
+from everstep.cli.budgets import budget_from, budget_options
 from everstep.cli.exits import EPILOG, Exit, refusal
 from everstep.cli.live import LiveOutput
 from everstep.cli.options import directory_option, local_store, output_option
@@ -46,6 +48,7 @@ from everstep.local.supervisor import Ending, Options, Outcome, Supervisor
 @click.option("--wait", is_flag=True, help="Wait for a person's answer instead of leaving the run parked (exit 3).")
 @click.option("--grace", "grace_s", type=click.FloatRange(min=0), default=Options.grace_s, show_default=True, metavar="SECONDS",
               help="Time for the step in flight after Ctrl-C.")  # fmt: skip
+@budget_options
 @output_option("json")
 def run(
     entrypoint: str,
@@ -59,11 +62,14 @@ def run(
     wait: bool,
     grace_s: float,
     output: str | None,
+    **limits: Any,  # of budget_options
 ) -> None:
     """Run an agent here, journaled, and start it again after every loss.
 
     The same command again, after a kill -9 of the agent, of this command, or of the machine, goes on with the run: recorded steps
     are replayed, not repeated. A finished run prints its result.
+
+    The same command with other limits (--max-tokens …) changes the budget from there on.
 
     \b
     everstep local run triage:run --goal "Triage the backlog" --input backlog=tickets.json --run-id monday
@@ -75,7 +81,11 @@ def run(
         check_sizes(wanted, given)
         where = LocalDir(directory)
         where.create()
+        budget = Budget.from_json(budget_from(limits)).to_json()
         spec = asyncio.run(_spec(where, entrypoint, wanted, given, run_id))
+        if budget and budget != spec.budget:
+            spec = replace(spec, budget=budget)
+            spec.save(where.spec_path(spec.run))
         options = Options(grace_s=grace_s, wait_for_people=wait)
         code = asyncio.run(_run(where, spec, options, supervise, output))
     except EverstepError as e:

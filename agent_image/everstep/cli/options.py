@@ -1,5 +1,6 @@
 """Options and arguments that several commands share, and the values they turn into."""
 
+import getpass
 import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -84,3 +85,11 @@ def with_store(directory: LocalDir, run: str, read: Callable[[RunSpec, Store], C
             await store.aclose()
 
     return run_async(go, run)
+
+
+def me() -> str:
+    """Who types this, for the journal."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user in this container
+        return "unknown"

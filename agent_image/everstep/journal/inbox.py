@@ -3,9 +3,10 @@
     {"type": "cancel", "by": "jane@example.org", "reason": "wrong backlog"}
     {"type": "settle", "key": "12", "input": "<digest the question was about>", "decision": "done" | "again" | "fail",
      "since": 1764532800000, "value": …, "by": "jane@example.org", "reason": "PO 4812"}
+    {"type": "budget", "limits": {"maxTokens": 400000}, "by": "jane@example.org", "reason": "approved"}
 
-The entry's id makes it count once: `cancel-<generation>`, `settle-<HumanRequest uid>`. The pod checks the MAC, copies
-the entry into the chain (`settled`, `cancel`) with its id, and skips ids it knows.
+The entry's id makes it count once: `cancel-<generation>`, `settle-<HumanRequest uid>`, `budget-<random>`. The pod checks the
+MAC, copies the entry into the chain (`settled`, `cancel`, `budget_raised`) with its id, and skips ids it knows.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -42,7 +43,18 @@ class SettleBody(BaseModel):
     reason: str = ""
 
 
-InboxBody: TypeAlias = Annotated[CancelBody | SettleBody, Field(discriminator="type")]
+class BudgetBody(BaseModel):
+    """A person's word on what the run may use."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    type: Literal["budget"] = "budget"
+    limits: dict[str, Json]
+    """What changes, as in `budget_raised`."""
+    by: str = ""
+    reason: str = ""
+
+
+InboxBody: TypeAlias = Annotated[CancelBody | SettleBody | BudgetBody, Field(discriminator="type")]
 _ADAPTER: TypeAdapter[InboxBody] = TypeAdapter(InboxBody)
 
 

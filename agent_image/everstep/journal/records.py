@@ -65,6 +65,8 @@ class RunStarted(_Record):
     """`3.11`: the minor version is pinned by the run."""
     sdk: str
     key_id: str = ""
+    budget: dict[str, Json] | None = None
+    """What the run may use, as it was started (everstep.budget)."""
 
 
 class Intent(_Record):
@@ -80,6 +82,21 @@ class Intent(_Record):
     """The idempotency key, stable over tries and attempts."""
     tries: int = 1
     """Number of this try, from 1."""
+    reserve: dict[str, int] | None = None
+    """The most this try may use: tokens, costMicroUSD."""
+
+
+class Held(_Record):
+    """A step was called, and the budget has no room for it: its intent follows when there is, or an outcome without one. Keeps
+    the call's place among the agent's calls."""
+
+    kind: Literal["held"] = "held"
+    effect: EffectClass
+    input: str
+    """SHA-256 of the canonical arguments."""
+    args: dict[str, str] | None = None
+    """As of an intent."""
+    reason: str = ""
 
 
 class Result(_Record):
@@ -90,7 +107,9 @@ class Result(_Record):
     value: Json = None
     took_ms: int = 0
     usage: dict[str, int] | None = None
-    """Tokens and cost as the step reported: inputTokens, outputTokens, costMicroUSD."""
+    """Tokens and cost as the step reported: inputTokens, outputTokens, costMicroUSD. None: it reported nothing."""
+    unpriced: dict[str, list[int]] | None = None
+    """Of these tokens, by model, in and out: those that had no price and were reported without money."""
 
 
 class Failure(_Record):
@@ -102,6 +121,8 @@ class Failure(_Record):
     message: str
     data: Json = None
     took_ms: int = 0
+    usage: dict[str, int] | None = None
+    unpriced: dict[str, list[int]] | None = None
 
 
 class Abandoned(_Record):
@@ -110,6 +131,8 @@ class Abandoned(_Record):
     kind: Literal["abandoned"] = "abandoned"
     OUTCOME: ClassVar[bool] = True
     reason: str = ""
+    usage: dict[str, int] | None = None
+    unpriced: dict[str, list[int]] | None = None
 
 
 class TryFailed(_Record):
@@ -119,6 +142,8 @@ class TryFailed(_Record):
     tries: int
     type: str
     message: str
+    usage: dict[str, int] | None = None
+    unpriced: dict[str, list[int]] | None = None
 
 
 class Timer(_Record):
@@ -169,7 +194,7 @@ class Waited(BaseModel):
     """What a parked run waits for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    kind: Literal["uncertain", "timer"]
+    kind: Literal["uncertain", "timer", "budget"]
     key: str
     name: str = ""
     input: str = ""
@@ -199,6 +224,17 @@ class Cancel(_Record):
     inbox: str = ""
 
 
+class BudgetRaised(_Record):
+    """What the run may use was changed: by a person, or by another budget at a start (`inbox` is then empty)."""
+
+    kind: Literal["budget_raised"] = "budget_raised"
+    limits: dict[str, Json]
+    """Only what changes; null lifts a limit (everstep.budget)."""
+    by: str = ""
+    reason: str = ""
+    inbox: str = ""
+
+
 class Finished(_Record):
     """The last record. Success is this record with outcome `succeeded`, never an exit code."""
 
@@ -213,6 +249,7 @@ class Finished(_Record):
 Record: TypeAlias = Annotated[
     RunStarted
     | Intent
+    | Held
     | Result
     | Failure
     | Abandoned
@@ -224,6 +261,7 @@ Record: TypeAlias = Annotated[
     | Settled
     | Park
     | Cancel
+    | BudgetRaised
     | Finished,
     Field(discriminator="kind"),
 ]

@@ -55,6 +55,8 @@ def prepare(directory: LocalDir, plan: AttemptPlan, inherited: Mapping[str, str]
         stragglers.ENV_MARK: plan.mark,
         "PYTHONUNBUFFERED": inherited.get("PYTHONUNBUFFERED", "1"),  # what the agent prints appears beside its step
     }
+    if plan.spec.budget is not None:
+        env[contract.ENV_BUDGET] = json.dumps(dict(plan.spec.budget))
     if plan.predecessor_dead:
         env[contract.ENV_PREDECESSOR] = contract.PREDECESSOR_DEAD
     return env

@@ -41,6 +41,8 @@ class RunSpec:
     directory: str = ""
     """Working directory of the agent, which is also where its module is looked for."""
     created: EpochMs = EpochMs(0)
+    budget: Mapping[str, object] | None = None
+    """What the run may use, as last given (everstep.budget); None = never given."""
 
     def save(self, path: Path) -> None:
         """Write the file durably."""
@@ -59,6 +61,7 @@ def load(path: Path) -> RunSpec | None:
             inputs=data["inputs"],
             directory=data["directory"],
             created=EpochMs(int(data["created"])),
+            budget=data.get("budget"),
         )
     except FileNotFoundError:
         return None

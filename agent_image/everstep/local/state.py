@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from everstep.journal.records import Park, Record, Settled, Uncertain
+from everstep.journal.records import BudgetRaised, Park, Record, RunStarted, Settled, Uncertain
 
 _PROGRESS = ("result", "fired", "settled")
 
@@ -18,6 +18,8 @@ class RunState:
     """Inbox entries that were copied into the chain."""
     uncertain: dict[str, Uncertain] = field(default_factory=dict)
     """Steps nobody has settled yet, by key."""
+    budget: dict[str, object] | None = None
+    """The budget the run was last started with (everstep.budget); what people set since is not in it."""
     progressed: set[tuple[str, str]] = field(default_factory=set)
     """(kind, key) of the outcomes that count as progress."""
 
@@ -34,6 +36,10 @@ class RunState:
                 self.uncertain[record.key] = record
             elif isinstance(record, Settled):
                 self.uncertain.pop(record.key, None)
+            if isinstance(record, RunStarted):
+                self.budget = record.budget
+            elif isinstance(record, BudgetRaised) and not record.inbox:
+                self.budget = {name: value for name, value in record.limits.items() if value is not None}
             if record.kind in _PROGRESS and (record.kind, record.key) not in self.progressed:
                 self.progressed.add((record.kind, record.key))
                 progress = True

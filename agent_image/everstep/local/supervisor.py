@@ -329,6 +329,8 @@ class Supervisor:
     async def _parked(self, park: Park) -> Ending | None:
         """Wait until there is something to do for another attempt (None), or say why this is not waited for."""
         told = False
+        if self.spec.budget not in (None, self._state.budget or {}) and not self._attempt:
+            return None  # given otherwise than before: the first attempt here takes it up
         while True:
             if self._stops:
                 return Ending.INTERRUPTED

@@ -181,6 +181,7 @@ class Attempt:
                 python=python_minor(),
                 sdk=SDK_VERSION,
                 key_id=identity.key_id,
+                budget=(self.config.budget.to_json() or None) if self.config.budget else None,
             ).time
         await self._patiently(inbox.read)
         await self._tell(engine)
@@ -266,7 +267,8 @@ class Attempt:
             return None
         questions = [d for d in engine.drivers.values() if d.question is not None and not d.question.answer.done()]
         timers = [] if delivery.agent_ended else [c for c in delivery.waits() if isinstance(c, TimerCall)]
-        if not questions and not timers:
+        held = engine.gate.waits()
+        if not questions and not timers and not held:
             engine.fail(
                 TerminalError(
                     "the agent waits for something that no step, timer or answer will ever bring (a lock, event, queue or future)"
@@ -276,7 +278,7 @@ class Attempt:
         now = self.clock.now_epoch_ms()
         if any(t.due - now <= self.config.park_linger_s * 1000 for t in timers):
             return None
-        return await self._park(engine, [*(d.waited() for d in questions), *(_waited(t) for t in timers)])
+        return await self._park(engine, [*(d.waited() for d in questions), *held, *(_waited(t) for t in timers)])
 
     async def _park(self, engine: Engine, waits: list[Waited]) -> AttemptEnd | None:
         dues = [w.due for w in waits if w.due is not None]
@@ -346,8 +348,8 @@ class Attempt:
         if engine.stop_reason is not None:
             raise engine.stop_reason
         for call in list(engine.delivery.pending.values()):
-            # Announced, never begun: say so, or the next attempt would have to ask whether it happened.
-            if isinstance(call, StepCall) and call.intent_seq and call.step.effect == "at_most_once":
+            # Announced, never begun: say so, or the next attempt would have to ask whether it happened, or was paid.
+            if isinstance(call, StepCall) and call.intent_seq and _must_say_that_it_did_not_begin(call):
                 engine.put(
                     Settled,
                     key=call.key,
@@ -401,6 +403,10 @@ class Attempt:
 
 async def _awaited(agent: Agent[..., Any], bound: dict[str, Any]) -> Any:  # of any signature and result
     return await agent.fn(**bound)
+
+
+def _must_say_that_it_did_not_begin(call: StepCall) -> bool:
+    return call.step.effect == "at_most_once" or (call.reserve is not None and not call.reserve.empty)
 
 
 def _waited(timer: TimerCall) -> Waited:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from everstep.budget import Reserve
 from everstep.ids import EpochMs, Seq, StepKey
 from everstep.journal.records import Json
 from everstep.run.history import Past
@@ -36,6 +37,8 @@ class StepCall:
     past: Past | None = None
     intent_seq: Seq = Seq(0)
     """Of the intent this process wrote and whose body has not begun."""
+    reserve: Reserve | None = None
+    """The most one try may use; asked of the step when it is first needed."""
     gone: bool = False
     delivered: bool = False
     driver: "StepDriver | None" = None

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from everstep.budget import Budget
 from everstep.contract import DEFAULT_CANCEL_GRACE_S, DEFAULT_GRACE_S, DEFAULT_PARK_LINGER_S
 from everstep.ids import Attempt, JournalId
 
@@ -31,6 +32,9 @@ class EngineConfig:
     """Steps per run; more are a runaway loop, and a replay that takes minutes."""
     max_threads: int = 64
     """Bodies of sync steps of an async agent that run at the same time; the rest wait their turn."""
+
+    budget: Budget | None = None
+    """What the run may use, as given at this start. None: as the journal tells it."""
 
     @property
     def parks_on_timers(self) -> bool:

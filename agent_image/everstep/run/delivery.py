@@ -16,6 +16,7 @@ from everstep.journal.records import Abandoned, Cancel, Failure, Fired, Json, Re
 from everstep.run.blobs import Blobs
 from everstep.run.calls import Pending, StepCall, TimerCall
 from everstep.run.divergence import does_not_fit, unexpected
+from everstep.run.errordata import step_failed
 
 if TYPE_CHECKING:
     from everstep.run.engine import Engine
@@ -157,6 +158,7 @@ class Delivery:
             if not timer.gone:
                 self._arm(timer)
         self._timers_to_arm.clear()
+        engine.gate.go_live()
         engine.inbox.go_live()
 
     # --- delivering ---------------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ class Delivery:
                 self.engine.stop(does_not_fit(record, str(e)))
                 return
         elif isinstance(record, Failure):
-            error = StepFailed(record.type, record.message, record.data, step=record.name, key=call.key)
+            error = step_failed(record, call.key)
         elif isinstance(record, Settled):
             reason = record.reason or "settled as failed"
             error = StepFailed("StepUncertain", f"{reason} ({record.by})", None, step=record.name, key=call.key)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from everstep.errors import Diverged
-from everstep.journal.records import Intent, Json, Record
+from everstep.journal.records import Held, Intent, Json, Record
 from everstep.run import guard
 from everstep.run.arguments import checksum, checksums, digest
 from everstep.run.markers import PATCHED, is_marker
@@ -57,7 +57,7 @@ def another_way(told: Told, call: Call) -> Diverged:
 def other_arguments(told: Told, call: Call) -> Diverged:
     """The right call with other arguments than recorded."""
     record = told.ahead[0]
-    assert isinstance(record, Intent)
+    assert isinstance(record, Intent | Held)
     changes = list(_changes(record, call))
     shown = "".join(f"    {name}: {how}\n" for name, how, _ in changes[:NAMES_SHOWN])
     return Diverged(
@@ -114,6 +114,7 @@ def describe(record: Record) -> str:
     """A record in a few words."""
     what = {
         "intent": f"step {record.name} was called",
+        "held": f"step {record.name} was called",
         "timer": "a timer was set (asyncio.sleep, timeout, wait_for)",
         "value": f"{_drawn(record.name)} was called",
         "result": f"step {record.name} returned",
@@ -163,7 +164,7 @@ _ORDER = (
 
 def _comes_later(told: Told, call: Call) -> bool:
     return any(
-        isinstance(r, Intent) and call.kind == "intent" and (r.name, r.input) == (call.name, call.digest)
+        isinstance(r, Intent | Held) and call.kind == "intent" and (r.name, r.input) == (call.name, call.digest)
         for r in told.ahead
     )
 
@@ -210,7 +211,7 @@ def _why_arguments(changes: Sequence[Change]) -> str:
     )
 
 
-def _changes(record: Intent, call: Call) -> Iterable[Change]:
+def _changes(record: Intent | Held, call: Call) -> Iterable[Change]:
     if call.args is None:
         return
     args = dict(call.args)

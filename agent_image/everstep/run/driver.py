@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from everstep import faults
 from everstep.errors import LimitError, NotDone, NotJSON, StopRun
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from everstep.run.engine import Engine
 
 ARGUMENTS_SHOWN_BYTES = 4096
+Used: TypeAlias = dict[str, Any]  # the fields `usage` and `unpriced` of a record, as far as they are known
 
 
 @dataclass
@@ -58,7 +59,7 @@ class StepDriver:
         self.call = call
         self.step = call.step
         past = call.past
-        self.tries = past.tries if past else 1
+        self.tries = past.tries if past else int(call.intent_seq != 0)
         self.failures = past.failures if past else 0
         self.body: BodyRun | None = None
         self.question: Question | None = None
@@ -70,6 +71,7 @@ class StepDriver:
 
     def forsaken(self) -> None:
         """The agent cancelled its wait."""
+        self.engine.gate.forsaken(self.call)
         if self.body is not None:
             self.body.cancel()
         if self._pause is not None and not self._pause.done():
@@ -100,75 +102,74 @@ class StepDriver:
         """One try: intent, body, record. True: another one is due."""
         call, engine = self.call, self.engine
         if call.gone:
-            return self._abandon("cancelled before its body began")
+            return self._abandon("cancelled before its body began", usage={})
         if call.intent_seq == 0:
             await engine.bodies.may_begin()  # an intent without a body would look like a step lost in flight
-            self.tries += 1
-            call.intent_seq = engine.put_intent(call, self.tries)
+            if not await engine.gate.admit(self):
+                return call.gone and self._abandon("cancelled while the budget held it back", usage={})
         await engine.writer.durable(call.intent_seq)
         faults.reach("after_intent")
         end_turn = await engine.bodies.turn(self.step)
         if call.gone:
             end_turn()
-            return self._abandon("cancelled before its body began")
+            return self._abandon("cancelled before its body began", usage={})
         call.intent_seq = Seq(0)
         began = engine.clock.monotonic_s()
-        end, usage = await self._run_body(end_turn)
+        end, used = await self._run_body(end_turn)
         took_ms = int((engine.clock.monotonic_s() - began) * 1000)
         if end.error is None and not end.cancelled:
-            await self._record_value(end.value, took_ms, usage)
+            await self._record_value(end.value, took_ms, used)
             engine.bodies.ended()
             return False
         engine.bodies.ended()
-        return await self._not_a_value(end, took_ms)
+        return await self._not_a_value(end, took_ms, used)
 
-    async def _run_body(self, end_turn: Callable[[], None]) -> tuple[BodyEnd, dict[str, int]]:
+    async def _run_body(self, end_turn: Callable[[], None]) -> tuple[BodyEnd, Used]:
         faults.reach("in_body")
         call, engine = self.call, self.engine
         self.body, context = engine.bodies.start(call, self.tries, end_turn)
         end = await self.body.end
         self.body = None
         faults.reach("after_effect")
-        return end, dict(context.usage)
+        return end, engine.gate.usage(context)
 
-    async def _record_value(self, value: object, took_ms: int, usage: dict[str, int]) -> None:
+    async def _record_value(self, value: object, took_ms: int, used: Used) -> None:
         """The effect has happened: a value that cannot be journaled is a failure, never another try."""
         engine, call = self.engine, self.call
         try:
             encoded = self.step.signature.result.encode(value)
         except LimitError as e:
-            self._fail(type(e).__name__, str(e), None, took_ms)
+            self._fail(type(e).__name__, str(e), None, took_ms, used)
             return
         data = await engine.keep(encoded)
-        engine.add_usage(usage)
-        engine.put_outcome(Result, call, value=data, took_ms=took_ms, usage=usage or None)
+        engine.put_outcome(Result, call, value=data, took_ms=took_ms, **used)
         faults.reach("after_result")
 
-    async def _not_a_value(self, end: BodyEnd, took_ms: int) -> bool:
+    async def _not_a_value(self, end: BodyEnd, took_ms: int, used: Used) -> bool:
         # A cancelled body proves nothing: a thread, a subprocess or a shielded task that it started may still send.
         at_most_once = self.step.effect == "at_most_once"
         if end.error is None and self.call.gone and not end.timed_out:
             if at_most_once:
                 return await self._resolve("the agent cancelled it while its body ran", proved=False)
             return self._abandon(
-                "cancelled by the agent" if end.ended else "cancelled by the agent; its body did not end"
+                "cancelled by the agent" if end.ended else "cancelled by the agent; its body did not end", **used
             )
         if end.timed_out:
             error = TimeoutError(f"no result within {self.step.timeout_s:g} s")
             if at_most_once:
                 return await self._resolve(f"the step timed out: {error}", proved=False)
-            return await self._failed_try(error, took_ms)
+            return await self._failed_try(error, took_ms, used)
         raised = end.error or asyncio.CancelledError("the body cancelled itself")
         if isinstance(raised, StopRun):
             raised = RuntimeError(f"the body raised {type(raised).__name__}, which only the engine may: {raised}")
-        return await self._failed_try(raised, took_ms)
+        return await self._failed_try(raised, took_ms, used)
 
-    async def _failed_try(self, error: BaseException, took_ms: int) -> bool:
+    async def _failed_try(self, error: BaseException, took_ms: int, used: Used) -> bool:
         retry = self.step.retry
         self.failures += 1
         worth = isinstance(error, NotDone if self.step.effect == "at_most_once" else retry.retry_on)
         if not worth or self.failures >= retry.max_tries or self.call.gone:
-            self._fail(error_type(error), error_message(error), error_data(error), took_ms)
+            self._fail(error_type(error), error_message(error), error_data(error), took_ms, used)
             return False
         engine, call = self.engine, self.call
         engine.put(
@@ -178,6 +179,7 @@ class StepDriver:
             tries=self.tries,
             type=error_type(error),
             message=error_message(error, TRY_MESSAGE_MAX),
+            **used,
         )
         engine.writer.flush_soon()
         faults.reach("before_retry")
@@ -195,12 +197,12 @@ class StepDriver:
 
     # --- outcomes -----------------------------------------------------------------------------------------------
 
-    def _fail(self, type_: str, message: str, data: Json, took_ms: int) -> None:
-        self.engine.put_outcome(Failure, self.call, type=type_, message=message, data=data, took_ms=took_ms)
+    def _fail(self, type_: str, message: str, data: Json, took_ms: int, used: Used) -> None:
+        self.engine.put_outcome(Failure, self.call, type=type_, message=message, data=data, took_ms=took_ms, **used)
         faults.reach("after_result")
 
-    def _abandon(self, reason: str) -> bool:
-        self.engine.put_outcome(Abandoned, self.call, reason=reason)
+    def _abandon(self, reason: str, **used: Any) -> bool:  # as `Used`
+        self.engine.put_outcome(Abandoned, self.call, reason=reason, **used)
         return False
 
     # --- uncertain ----------------------------------------------------------------------------------------------

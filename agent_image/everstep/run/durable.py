@@ -94,19 +94,28 @@ def idempotency_key() -> str:
     return _body("idempotency_key").idempotency_key
 
 
-def report_usage(*, input_tokens: int = 0, output_tokens: int = 0, cost_micro_usd: int = 0) -> None:
-    """Inside a step's body: add what it used. It is recorded with the step's result, so it counts once. Money is integer
-    micro-USD (1,000,000 = one dollar)."""
+def report_usage(
+    *, input_tokens: int = 0, output_tokens: int = 0, cost_micro_usd: int | None = None, model: str = ""
+) -> None:
+    """Inside a step's body: add what it used. It is recorded with the try's result or failure, so it counts once.
+    Money is integer micro-USD (1,000,000 = one dollar); where it is not given, `model` and the budget's prices tell it. Without
+    any argument it says that nothing was used, and gives back what the step reserved."""
     body = _body("report_usage")
     for name, amount in (
         ("inputTokens", input_tokens),
         ("outputTokens", output_tokens),
         ("costMicroUSD", cost_micro_usd),
     ):
+        if amount is None:
+            continue
         if isinstance(amount, bool) or not isinstance(amount, int) or amount < 0:
             raise ValueError(f"report_usage: {name} must be a whole number, 0 or more, not {amount!r}")
-        if amount:
+        if amount or name == "costMicroUSD":
             body.usage[name] = body.usage.get(name, 0) + amount
+    body.reported = True
+    if cost_micro_usd is None and (input_tokens or output_tokens):
+        had = body.tokens.get(model, (0, 0))
+        body.tokens[model] = (had[0] + input_tokens, had[1] + output_tokens)
 
 
 def is_replaying() -> bool:

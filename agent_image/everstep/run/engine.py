@@ -26,6 +26,7 @@ from everstep.run.calls import StepCall, TimerCall
 from everstep.run.config import EngineConfig
 from everstep.run.delivery import Delivery
 from everstep.run.driver import StepDriver
+from everstep.run.gate import Gate
 from everstep.run.history import History
 from everstep.run.inbox import Inbox
 from everstep.run.loop import AgentLoop, AgentTask, AgentTimer
@@ -74,13 +75,13 @@ class Engine:
         self.terminating = False
         self.finishing = False
         """The last record is on its way: agent code stands still, and nothing else is put."""
+        self.gate = Gate(self)
         self.idle = asyncio.Event()
         self.stop_reason: BaseException | None = None
         self.failure: BaseException | None = None
         """An error of the agent that the engine found (it cannot be raised where it happened)."""
         self.patches: dict[StepKey, bool] = {}
         """What `patched` has decided, by the key of its marker. Only agent code touches it."""
-        self.usage = dict(history.usage)
         self.steps_called = 0
         self.steps_recorded = history.steps
         self.last_step: tuple[str, str, str, int] = ("", "", "", 0)
@@ -139,7 +140,8 @@ class Engine:
             if self.terminating:
                 return  # an intent whose body never begins would look like a step lost in flight; its task stands still here
             try:
-                call.intent_seq = self.put_intent(call, 1)
+                if self.gate.passes(call):
+                    call.intent_seq = self.put_intent(call, 1)
             except BaseException as e:
                 self.stop(e)
                 return
@@ -218,6 +220,7 @@ class Engine:
             return record
 
         self.writer.put(make)
+        self.gate.told(made[0])
         return made[0]
 
     def put_intent(self, call: StepCall, tries: int) -> Seq:
@@ -230,6 +233,7 @@ class Engine:
             args=checksums(call.args),
             idem=idempotency_key(self.config.journal_id, call.key),
             tries=tries,
+            reserve=(call.reserve.to_json(self.history.spend.budget) or None) if call.reserve else None,
         )
         self.note_step(record)
         return Seq(record.seq)
@@ -243,10 +247,6 @@ class Engine:
 
     def note_step(self, record: Record) -> None:
         self.last_step = (record.key, record.name, record.kind, record.time)
-
-    def add_usage(self, usage: Mapping[str, int]) -> None:
-        for name, amount in usage.items():
-            self.usage[name] = self.usage.get(name, 0) + amount
 
     @staticmethod
     def needs_blob(encoded: Encoded) -> bool:
@@ -384,7 +384,7 @@ class Engine:
             step_name=name,
             step_state=state,
             step_epoch_ms=time,
-            usage=self.usage,
+            usage=self.history.spend.usage,
         ).to_bytes()
 
     def _state(self) -> str:

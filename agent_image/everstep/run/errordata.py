@@ -2,8 +2,9 @@
 
 import json
 
-from everstep.errors import StepFailed
-from everstep.journal.records import Json, canonical
+from everstep.errors import BudgetExceeded, StepFailed
+from everstep.ids import StepKey
+from everstep.journal.records import Failure, Json, canonical
 
 MESSAGE_MAX = 8 * 1024
 """Bytes of a failure's message that are kept."""
@@ -27,6 +28,13 @@ def error_message(error: BaseException, bound_bytes: int = MESSAGE_MAX) -> str:
     if len(raw) <= bound_bytes:
         return raw.decode()
     return raw[: bound_bytes - 3].decode("utf-8", "ignore") + "…"
+
+
+def step_failed(record: Failure, key: StepKey) -> StepFailed:
+    """What agent code gets for a failure, live and on replay alike."""
+    held = record.type == BudgetExceeded.__name__ and isinstance(record.data, dict) and "budget" in record.data
+    kind = BudgetExceeded if held else StepFailed
+    return kind(record.type, record.message, record.data, step=record.name, key=key)
 
 
 def error_data(error: BaseException) -> Json:

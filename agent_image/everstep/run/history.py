@@ -14,10 +14,12 @@ from everstep.errors import Diverged
 from everstep.ids import StepKey
 from everstep.journal.records import (
     Abandoned,
+    BudgetRaised,
     Cancel,
     Failure,
     Finished,
     Fired,
+    Held,
     Intent,
     Json,
     Record,
@@ -29,8 +31,12 @@ from everstep.journal.records import (
     Uncertain,
     Value,
 )
+from everstep.journal.spend import Spend
 from everstep.run.divergence import AHEAD_SEARCHED, Call, Told, another_way, other_arguments, stopped_short, unexpected
 from everstep.run.markers import DEPRECATED, is_marker
+
+_CALLS = {"held": "intent"}
+"""Records that keep the place of a call besides the one that is named for it."""
 
 
 @dataclass(slots=True)
@@ -65,7 +71,7 @@ class History:
     """The newest call that agent code has repeated."""
     steps: int = 0
     """Steps with an outcome."""
-    usage: dict[str, int] = field(default_factory=dict)
+    spend: Spend = field(default_factory=Spend)
     last_seq: int = 0
 
     @classmethod
@@ -81,10 +87,11 @@ class History:
 
     def add(self, record: Record) -> None:
         self.last_seq = record.seq
+        self.spend.add(record)
         match record:
             case Intent():
                 self._intent(record)
-            case Timer() | Value():
+            case Timer() | Value() | Held():
                 self.claims.append(record)
                 self.past[record.key] = Past(record)
             case TryFailed() | Uncertain():
@@ -103,6 +110,8 @@ class History:
                 self.cancel = record
                 self.inbox_ids.add(record.inbox)
                 self.outcomes.append(record)
+            case BudgetRaised():
+                self.inbox_ids.add(record.inbox)
             case RunStarted():
                 self.started = record
             case Finished():
@@ -134,9 +143,6 @@ class History:
         self.outcomes.append(record)
         if not isinstance(record, Fired):
             self.steps += 1
-        if isinstance(record, Result) and record.usage:
-            for name, amount in record.usage.items():
-                self.usage[name] = self.usage.get(name, 0) + amount
 
     # --- consumed by replay -------------------------------------------------------------------------------------
 
@@ -148,9 +154,9 @@ class History:
         if not self.claims or not self.pass_markers(key):
             return None
         record = self.claims[0]
-        if record.key != key or record.kind != kind or record.name != name:
+        if record.key != key or _CALLS.get(record.kind, record.kind) != kind or record.name != name:
             raise another_way(self._told(), Call(kind, key, name, digest, args))
-        if isinstance(record, Intent) and record.input != digest:
+        if isinstance(record, Intent | Held) and record.input != digest:
             raise other_arguments(self._told(), Call(kind, key, name, digest, args))
         self.agreed = self.claims.popleft()
         return self.past.pop(key)

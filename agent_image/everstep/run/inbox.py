@@ -1,4 +1,4 @@
-"""What people and the operator tell a run: answers to uncertain steps, and cancel.
+"""What people and the operator tell a run: answers to uncertain steps, other budgets, and cancel.
 
 Read before agent code starts and then about every second. Entries are proved by their MAC, count once by their id, and become
 records; an answer that cannot be taken yet is held until its question is asked, or refused with a reason.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from everstep.errors import JournalUnavailable
 from everstep.ids import JournalId
 from everstep.journal.chain import Chain
-from everstep.journal.inbox import CancelBody, SettleBody, read_body
+from everstep.journal.inbox import BudgetBody, CancelBody, SettleBody, read_body
 from everstep.journal.records import Cancel
 from everstep.journal.store import InboxEntry, Store
 
@@ -33,6 +33,7 @@ class Inbox:
         self._held: dict[str, list[tuple[str, SettleBody]]] = {}
         self._questions: dict[str, StepDriver] = {}
         self._cancels: list[tuple[str, CancelBody]] = []
+        self._raises: list[tuple[str, BudgetBody]] = []
         self._engine: Engine | None = None
         self._cancelled = False
         self.position = ""
@@ -80,6 +81,9 @@ class Inbox:
             return
         try:
             self._apply_cancels(engine)
+            raises, self._raises = self._raises, []
+            for entry_id, raised in raises:
+                engine.gate.raised(entry_id, raised)
             for key in list(self._questions):
                 self._apply_answers(key)
         except BaseException as e:
@@ -110,5 +114,7 @@ class Inbox:
             log.warning("inbox entry %s is forged or of an unknown kind; it is skipped", entry.id)
         elif isinstance(body, CancelBody):
             self._cancels.append((entry.id, body))
+        elif isinstance(body, BudgetBody):
+            self._raises.append((entry.id, body))
         else:
             self._held.setdefault(body.key, []).append((entry.id, body))

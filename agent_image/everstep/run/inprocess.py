@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from everstep.budget import Budget
 from everstep.clock import SystemClock
 from everstep.errors import (
     AgentFailed,
@@ -55,6 +56,7 @@ def run(
     *,
     run_id: str | None = None,
     directory: str | None = None,
+    budget: Budget | None = None,
     **inputs: object,
 ) -> R:
     """An async agent."""
@@ -62,7 +64,13 @@ def run(
 
 @overload
 def run(
-    agent: Agent[..., R], goal: str = "", *, run_id: str | None = None, directory: str | None = None, **inputs: object
+    agent: Agent[..., R],
+    goal: str = "",
+    *,
+    run_id: str | None = None,
+    directory: str | None = None,
+    budget: Budget | None = None,
+    **inputs: object,
 ) -> R:
     """A sync agent."""
 
@@ -73,6 +81,7 @@ def run(
     *,
     run_id: str | None = None,
     directory: str | None = None,
+    budget: Budget | None = None,
     **inputs: object,
 ) -> Any:  # the agent's result
     """Run an agent to its end and return its result.
@@ -80,9 +89,11 @@ def run(
     goal, inputs  reach the agent by parameter name; inputs are checked against its annotations
     run_id        names the run: the same id again resumes it, or returns the result it has. None = a new run
     directory     where the journal is kept; default ./.everstep
+    budget        what the run may use; None = no limit, or as the run has it. Another one than before counts from here on
 
     Long timers are waited for in the process. Raises ConfigError, AgentFailed (with the agent's own exception as its cause),
-    Parked (a step is uncertain and waits for a person; answer it and run again), Cancelled, JournalError, RunBusy."""
+    Parked (a step is uncertain and waits for a person, or the budget has no room for it; answer or raise it and run again),
+    Cancelled, JournalError, RunBusy."""
     if not isinstance(agent, Agent):
         raise ConfigError(f"everstep.run needs an @everstep.agent, not {agent!r}")
     if SCOPE.get() is not None:
@@ -91,7 +102,11 @@ def run(
         raise ConfigError(
             f'everstep.run() is called while {loading[-1]} is imported: put it under `if __name__ == "__main__":`'
         )
-    there = _InProcess(agent, goal, agent.encode_inputs(inputs), run_id, directory)
+    if budget is not None and not isinstance(budget, Budget):
+        raise ConfigError(
+            f"everstep.run: budget must be an everstep.Budget, not {budget!r}; an agent's input needs another name"
+        )
+    there = _InProcess(agent, goal, agent.encode_inputs(inputs), run_id, directory, budget)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -133,8 +148,10 @@ class _InProcess:
         inputs: dict[str, Any],  # JSON
         run_id: str | None,
         directory: str | None,
+        budget: Budget | None = None,
     ) -> None:
         self.agent = agent
+        self.budget = budget
         self.clock = SystemClock()
         self.run_name = check_run_id(run_id or f"{agent.name.replace('_', '-')[:40]}-{self.clock.nonce()[:8]}")
         self.directory = LocalDir(Path(directory or DEFAULT_DIR))
@@ -202,7 +219,7 @@ class _InProcess:
             anchor_seq=head.seq if head else Seq(0),
             anchor_hash=head.hash if head else None,
         )
-        config = EngineConfig(self.spec.journal, number, grace_s=5.0, park_linger_s=FOREVER_S)
+        config = EngineConfig(self.spec.journal, number, grace_s=5.0, park_linger_s=FOREVER_S, budget=self.budget)
         assert self.loop is not None
         attempt = self.attempt = Attempt(self.loop, store, lambda: self.agent, identity, config, self.clock)
         remove = self._on_interrupt(attempt.terminate)
@@ -249,9 +266,17 @@ class _InProcess:
     def _outcome(self, end: AttemptEnd, value: Any) -> Any:  # the agent's result
         record = end.record
         if isinstance(record, Park):
-            waits = "; ".join(f"{w.name} at {w.key}: {w.reason}" for w in record.waits if w.kind == "uncertain")
+            waits = "; ".join(f"{w.name} at {w.key}: {w.reason}" for w in record.waits if w.kind != "timer")
+            asked = [
+                how
+                for kind, how in (
+                    ("uncertain", f"Answer with `everstep local settle {self.run_name} KEY …`"),
+                    ("budget", f"Raise its budget with `everstep local budget {self.run_name} …` or another budget="),
+                )
+                if any(w.kind == kind for w in record.waits)
+            ]
             raise Parked(
-                f"run {self.run_name} waits for a person: {waits}. Answer with `everstep local settle {self.run_name} KEY …` "
+                f"run {self.run_name} waits for a person: {waits}. {'. '.join(asked)}, "
                 f"and run it again with run_id={self.run_name!r}"
             )
         if record.outcome == "cancelled":

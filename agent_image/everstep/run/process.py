@@ -16,6 +16,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from everstep import contract, faults
+from everstep.budget import Budget
 from everstep.clock import SystemClock
 from everstep.contract import AttemptSettings, ContractError, ExitCode, StopReason, Termination
 from everstep.errors import (
@@ -120,6 +121,7 @@ def _config(settings: AttemptSettings) -> EngineConfig:
         grace_s=settings.grace_s,
         cancel_grace_s=settings.cancel_grace_s,
         park_linger_s=settings.park_linger_s,
+        budget=Budget.from_json(settings.budget) if settings.budget is not None else None,
     )
 
 

@@ -61,6 +61,9 @@ class BodyContext:
     idempotency_key: str
     tries: int = 1
     usage: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Tokens in and out by model, of what was reported without money."""
+    reported: bool = False
 
 
 SCOPE: contextvars.ContextVar["Scope | None"] = contextvars.ContextVar("everstep_scope", default=None)

@@ -20,6 +20,7 @@ from typing import (
     overload,
 )
 
+from everstep.budget import Reserve
 from everstep.errors import BadCall, BadStep, NotInRun
 from everstep.journal.records import EffectClass
 from everstep.run.probe import Probed
@@ -52,8 +53,10 @@ class Step(Generic[P, R]):
         probe: Callable[..., object] | None,
         on_uncertain: OnUncertain,
         name: str,
+        reserve: "Reserve | Callable[..., Reserve] | None" = None,
     ) -> None:
         self.fn = fn
+        self.reserve = reserve
         self.effect: EffectClass = effect
         self.timeout_s = timeout_s
         self.retry = retry
@@ -191,6 +194,7 @@ def step(
     | None = None,  # answers Done of the step's own result type
     on_uncertain: OnUncertain | None = None,
     name: str | None = None,
+    reserve: Reserve | Callable[..., Reserve] | None = None,
 ) -> StepDecorator:
     """Declare a function as a step: its call is journaled, and once it has an outcome it never runs again.
 
@@ -200,6 +204,7 @@ def step(
     probe         at_most_once only: called with the step's arguments, answers Done(value), NOT_DONE or UNKNOWN
     on_uncertain  at_most_once only: "ask" a person (default) or "fail" with StepFailed
     name          shown to people and checked on replay; default the function's name
+    reserve       the most one try may use, for the run's budget: a Reserve, or a function of the step's arguments that gives one
 
     Raises BadStep at import if the declaration is wrong."""
     if fn is not None or effect is None:
@@ -213,6 +218,8 @@ def step(
         raise BadStep(
             f'probe= and on_uncertain= are for effect="at_most_once"; a step with effect={effect!r} simply runs again'
         )
+    if reserve is not None and not isinstance(reserve, Reserve) and not callable(reserve):
+        raise BadStep(f"reserve must be an everstep.Reserve or a function that gives one, not {reserve!r}")
     if on_uncertain not in (None, "ask", "fail"):
         raise BadStep(f'on_uncertain must be "ask" or "fail", not {on_uncertain!r}')
 
@@ -232,6 +239,7 @@ def step(
             probe=probe,
             on_uncertain=on_uncertain or "ask",
             name=name or function.__name__,
+            reserve=reserve,
         )
 
     return declare

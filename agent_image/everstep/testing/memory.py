@@ -13,7 +13,7 @@ from everstep.errors import Diverged, JournalLost
 from everstep.ids import Attempt as AttemptNumber
 from everstep.ids import InboxId, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
-from everstep.journal.inbox import CancelBody, SettleBody, make_entry
+from everstep.journal.inbox import BudgetBody, CancelBody, SettleBody, make_entry
 from everstep.journal.memory import MemoryJournal, MemoryStore
 from everstep.journal.records import Finished, Park, Record, Waited, decode
 from everstep.journal.store import FenceAnswer, Head, Store, Stored
@@ -295,7 +295,11 @@ class MemoryRun(Generic[R]):
         """A person's wish to cancel the run."""
         self._add(CancelBody(by=by, reason=reason))
 
-    def _add(self, body: SettleBody | CancelBody) -> None:
+    def set_budget(self, limits: Mapping[str, Any], by: str = "tester", reason: str = "") -> None:  # JSON
+        """A person's word on what the run may use, in the form of everstep.budget: {"maxTokens": 400000}."""
+        self._add(BudgetBody(limits=dict(limits), by=by, reason=reason))
+
+    def _add(self, body: SettleBody | CancelBody | BudgetBody) -> None:
         self._entries += 1
         entry = make_entry(self.chain, InboxId(f"entry-{self._entries}"), body)
         entries = self.store.inboxes.setdefault(self.journal_id, [])
