@@ -46,6 +46,7 @@ ENV_STORE = "EVERSTEP_STORE"
 ENV_SECRETS_DIR = "EVERSTEP_SECRETS_DIR"
 ENV_POD_UID = "EVERSTEP_POD_UID"
 ENV_IMAGE = "EVERSTEP_IMAGE"
+ENV_IMAGE_NAMED = "EVERSTEP_IMAGE_NAMED"
 ENV_GRACE_S = "EVERSTEP_GRACE_S"
 ENV_CANCEL_GRACE_S = "EVERSTEP_CANCEL_GRACE_S"
 ENV_PARK_LINGER_S = "EVERSTEP_PARK_LINGER_S"
@@ -111,6 +112,9 @@ class AttemptSettings:
     store_ca_path: str | None = None
     pod_uid: str = ""
     image: str = ""
+    """Reference the pod was started with; with its digest once that is pinned."""
+    image_named: str | None = None
+    """What `spec.agent.image` says; "" = nothing, None = whoever started the attempt does not tell."""
     grace_s: float = DEFAULT_GRACE_S
     cancel_grace_s: float = DEFAULT_CANCEL_GRACE_S
     park_linger_s: float = DEFAULT_PARK_LINGER_S
@@ -145,6 +149,7 @@ class AttemptSettings:
             store_ca_path=str(ca) if ca.exists() else None,
             pod_uid=env.get(ENV_POD_UID, ""),
             image=env.get(ENV_IMAGE, ""),
+            image_named=env.get(ENV_IMAGE_NAMED),
             grace_s=_seconds(env, ENV_GRACE_S, DEFAULT_GRACE_S),
             cancel_grace_s=_seconds(env, ENV_CANCEL_GRACE_S, DEFAULT_CANCEL_GRACE_S),
             park_linger_s=_seconds(env, ENV_PARK_LINGER_S, DEFAULT_PARK_LINGER_S),

@@ -174,6 +174,7 @@ def rules_of(settings: Settings) -> Rules:
     return Rules(
         store_name=settings.store_url.split(":", 1)[0],
         journal_key_format=shown.replace("{@}", "{{{uid}}}"),
+        default_image=settings.default_image,
         anchor_every_s=max(1, round(settings.anchor_s)),
         progress_every_s=max(1, round(settings.progress_s)),
         poll_live_s=max(1, round(settings.progress_s)),

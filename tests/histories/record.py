@@ -67,6 +67,16 @@ def patched_new() -> MemoryRun[Any]:
     return run
 
 
+def pinned() -> MemoryRun[Any]:
+    """The image was changed on purpose in the middle."""
+    run: MemoryRun[Any] = MemoryRun(agents.patched_old, "history")
+    run.image = run.image_named = "registry.example/agent:1"
+    run.attempt(crash_at="in_body:2")
+    run.image = run.image_named = "registry.example/agent:2"
+    run.attempt()
+    return run
+
+
 SCRIPTS: dict[str, Callable[[], MemoryRun[Any]]] = {
     "everything": everything,
     "cancelled": cancelled,
@@ -74,6 +84,7 @@ SCRIPTS: dict[str, Callable[[], MemoryRun[Any]]] = {
     "unfinished": unfinished,
     "patched_old": patched_old,
     "patched_new": patched_new,
+    "pinned": pinned,
 }
 
 

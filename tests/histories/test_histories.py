@@ -32,7 +32,7 @@ def load(path: Path, agent: str = "") -> MemoryRun[Any]:
 @pytest.fixture(autouse=True)
 def _any_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run pins Python's minor version; these journals are replayed on each one that is supported."""
-    monkeypatch.setattr("everstep.run.identity.python_minor", lambda: "3.11")
+    monkeypatch.setattr("everstep.run.pins.python_minor", lambda: "3.11")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -61,15 +61,15 @@ def test_every_kind_of_record_is_in_the_histories() -> None:
     kinds = {record.kind for path in FILES for record in load(path).records}
     assert kinds == {
         "run_started", "intent", "result", "failure", "abandoned", "try_failed", "timer", "fired", "value", "uncertain",
-        "settled", "park", "cancel", "finished",
+        "pinned", "settled", "park", "cancel", "finished",
     }  # fmt: skip
 
 
 REPLAY = """
 import sys
 from pathlib import Path
-import everstep.run.identity
-everstep.run.identity.python_minor = lambda: "3.11"
+import everstep.run.pins
+everstep.run.pins.python_minor = lambda: "3.11"
 from tests.histories.test_histories import load
 for path in sys.argv[1:]:
     print(load(Path(path)).replay())
@@ -94,7 +94,7 @@ def test_c2_fresh_processes_replay_one_journal_alike(seed: int) -> None:
 
 
 def test_the_python_version_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everstep.run.identity.python_minor", lambda: "3.99")
+    monkeypatch.setattr("everstep.run.pins.python_minor", lambda: "3.99")
     with pytest.raises(everstep.Diverged, match="another Python"):
         load(FILES[0]).replay()
 

@@ -185,6 +185,7 @@ class Case:
     prepared: bool = True
     generation: int = 1
     created: EpochMs = EpochMs(NOW - 3_600_000)
+    annotations: dict[str, str] = field(default_factory=dict)
     deleting: bool = False
     exists: bool = True
     rules: Rules = field(default_factory=Rules)
@@ -202,6 +203,7 @@ class Case:
             status=read_status(self.status),
             raw_status=self.status,
             deletion_epoch_ms=NOW if self.deleting else None,
+            annotations=self.annotations,
         )
         return Observed(
             namespace="default",

@@ -387,6 +387,16 @@ def test_a_digest_that_no_other_node_could_pull_is_not_used(image_id: str) -> No
     assert create_of(Case(status=held, journal=journal(4)).turn().decision).image == "registry.example/agent:1"
 
 
+def test_a_run_without_an_image_keeps_the_pinned_one_when_the_default_moves_on() -> None:
+    digest = "registry.example/default@sha256:" + "d" * 64
+    entries = attempts({"endTime": "2026-02-02T02:00:00Z", "class": "OutOfMemory", "proven": True}, {})
+    held = status(2, entries=entries, agentImage=digest, agentImageFrom="")
+    case = Case(spec=spec(agent={"entrypoint": "triage:run"}), status=held, journal=journal(4))
+    rules = Rules(default_image="registry.example/default:2")
+    assert create_of(case.but(rules=rules).turn().decision).image == digest
+    assert create_of(case.but(rules=Rules(default_image="registry.example/other:1")).turn().decision).image == ""
+
+
 def test_many_losses_without_a_step_done_are_told() -> None:
     losses = {"disruption": 19, "outOfMemory": 0, "application": 0, "notStarted": 0}
     turn = Case(status=status(3, losses=losses), pods=(ended(3, 143),), journal=journal(5, attempt=3)).turn()

@@ -107,6 +107,27 @@ def test_a_due_timer_wakes_it() -> None:
     assert turn.status.waiting is None
 
 
+def test_repin_wakes_a_parked_run_once_to_replay_with_the_image_that_was_chosen() -> None:
+    """C62: parked, the image changed."""
+    chosen = "registry.example/agent:2"
+    changed = spec(agent={"entrypoint": "triage:run", "image": chosen})
+    case = parked(TIMER, wake=NOW + 60_000).but(spec=changed, annotations={"everstep.dev/repin": chosen})
+    pinned = {**(case.status or {}), "agentImage": "x@sha256:" + "a" * 64, "agentImageFrom": "registry.example/agent:1"}
+    turn = case.but(status=pinned).turn()
+    assert turn.last_attempt().cause == "SpecChanged"
+    assert turn.status.attempt == 2
+    # without the annotation a change of the image waits for the timer, as it always did; nor is it woken for another image
+    for annotations in ({}, {"everstep.dev/repin": "registry.example/agent:3"}):
+        assert case.but(status=pinned, annotations=annotations).turn().status.attempt == 1
+    # it has replayed with it and parked again, or its pod never ran: once is enough
+    entries = attempts(
+        {}, {"cause": "SpecChanged", "endTime": "2026-02-02T02:00:00Z", "class": "Parked", "podUID": "p"}
+    )
+    again = status(2, anchor=7, entries=entries, agentImageFrom="registry.example/agent:1")
+    held = journal(7, attempt=2, last=park(7, 2, TIMER, wake=NOW + 60_000))
+    assert case.but(status=again, journal=held).turn().status.attempt == 2
+
+
 def test_a_park_of_an_earlier_attempt_is_history() -> None:
     """Attempt 2 was made to go on and was lost before it wrote: it is replaced, not left parked."""
     entries = [*PARKED, {"number": 2, "cause": "TimerDue", "pod": "triage-2", "podUID": "pod-2"}]

@@ -193,6 +193,6 @@ def test_the_status_is_bounded() -> None:
     ).turn()
     assert len(turn.status.attempts) == 10
     assert turn.status.attempts[-1].number == 61
-    assert all(len(c.message) <= 1024 for c in turn.status.conditions)
+    assert all(len(c.message) <= 2048 for c in turn.status.conditions)
     assert all(len(a.message) <= 512 for a in turn.status.attempts)
     assert all(len(e.note.encode()) <= 1024 for e in turn.decision.events)

@@ -10,6 +10,7 @@ from everstep.cli.kube import REQUESTS, RUNS, Kubectl, about_run, ask_operator, 
 from everstep.cli.kubectl_export import export, public_key
 from everstep.cli.options import output_option
 from everstep.cli.questions import decision, pick
+from everstep.cli.repin import repin
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError
 
@@ -222,3 +223,6 @@ def _ask(kubectl: Kubectl, operator_namespace: str | None, verb: str, run: str, 
         # the pod knows the journal alone, the object knows where the run stands
         why = f" ({reason})" if reason and reason != summary else ""
         raise Refusal(f"run {run} has no result yet: it is {summary}{why}", Exit.WAITING) from e
+
+
+everstep.add_command(repin)

@@ -69,6 +69,20 @@ class RunStarted(_Record):
     """What the run may use, as it was started (everstep.budget)."""
 
 
+class Pinned(_Record):
+    """Image and Python were changed on purpose, and the journal had been replayed under the new ones: they are the run's from
+    here on (everstep.run.pins)."""
+
+    kind: Literal["pinned"] = "pinned"
+    image: str = ""
+    """As the attempt was told it, with its digest where that is known; "" in local mode."""
+    named: str = ""
+    """How the spec named it."""
+    python: str = ""
+    by: str = ""
+    """`spec`, `operator` (the digest of a tag became known) or `local repin`."""
+
+
 class Intent(_Record):
     """A step's body is about to start; written and confirmed before it does. One per try."""
 
@@ -248,6 +262,7 @@ class Finished(_Record):
 
 Record: TypeAlias = Annotated[
     RunStarted
+    | Pinned
     | Intent
     | Held
     | Result

@@ -26,9 +26,10 @@ from everstep.run.config import EngineConfig
 from everstep.run.engine import Engine
 from everstep.run.errordata import error_data, error_message, error_type
 from everstep.run.history import History
-from everstep.run.identity import RunIdentity, check_pins, python_minor
+from everstep.run.identity import RunIdentity
 from everstep.run.inbox import Inbox
 from everstep.run.loop import AgentLoop
+from everstep.run.pins import check_pins, python_minor
 from everstep.run.scope import SCOPE, Scope
 from everstep.run.sync_agent import SyncAgentThread
 from everstep.run.values import digest
@@ -110,9 +111,10 @@ class Attempt:
             return AttemptEnd(history.finished, self.head)
         agent = self._agent = self.load()
         bound = agent.bind(self.identity.goal, self.identity.inputs)
-        check_pins(history, self.identity)
+        pins = check_pins(history, self.identity)
         self._check_terminating()
         engine = await self._make_engine(history, agent)
+        engine.delivery.pins = pins
         self._start_agent(engine, agent, bound)
         self.loop.engine_task(engine.inbox.poll(), "inbox")
         self.loop.engine_task(self._report(engine), "report")
@@ -178,7 +180,7 @@ class Attempt:
                 inputs=digest(canonical(identity.inputs)),
                 entrypoint=identity.entrypoint,
                 image=identity.image,
-                python=python_minor(),
+                python=identity.python or python_minor(),
                 sdk=SDK_VERSION,
                 key_id=identity.key_id,
                 budget=(self.config.budget.to_json() or None) if self.config.budget else None,

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from everstep import faults
 from everstep.errors import NotJSON, StepFailed
-from everstep.journal.records import Abandoned, Cancel, Failure, Fired, Json, Record, Result, Settled
+from everstep.journal.records import Abandoned, Cancel, Failure, Fired, Json, Pinned, Record, Result, Settled
 from everstep.run.blobs import Blobs
 from everstep.run.calls import Pending, StepCall, TimerCall
 from everstep.run.divergence import does_not_fit, unexpected
 from everstep.run.errordata import step_failed
+from everstep.run.pins import Pins, fields_of
 
 if TYPE_CHECKING:
     from everstep.run.engine import Engine
@@ -43,6 +44,8 @@ class Delivery:
         self.began_s = engine.clock.monotonic_s()
         self.root_done = False
         self.cancel_delivered = False
+        self.pins: Pins | None = None
+        """To be pinned once the record was replayed."""
         self._recorded_left = len(self.queue)
         self._timers_to_arm: list[TimerCall] = []
         self._loading: asyncio.Task[None] | None = None
@@ -152,6 +155,8 @@ class Delivery:
     def _go_live(self) -> None:
         engine = self.engine
         self.live = True
+        if self.pins is not None and engine.history.finished is None:
+            self._pin(self.pins)
         self.replay_ms = int((engine.clock.monotonic_s() - self.began_s) * 1000)
         self.resumed_epoch_ms = engine.clock.now_epoch_ms()
         for timer in sorted(self._timers_to_arm, key=lambda t: t.due):
@@ -160,6 +165,12 @@ class Delivery:
         self._timers_to_arm.clear()
         engine.gate.go_live()
         engine.inbox.go_live()
+
+    def _pin(self, pins: Pins) -> None:
+        try:
+            self.engine.put(Pinned, **fields_of(pins))
+        except BaseException as e:
+            self.engine.stop(e)
 
     # --- delivering ---------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from everstep.journal.records import (
     Held,
     Intent,
     Json,
+    Pinned,
     Record,
     Result,
     RunStarted,
@@ -65,6 +66,8 @@ class History:
     """Keys of the markers that `deprecate_patch` lets pass wherever they stand."""
     inbox_ids: set[str] = field(default_factory=set)
     started: RunStarted | None = None
+    pinned: Pinned | None = None
+    """The newest."""
     cancel: Cancel | None = None
     finished: Finished | None = None
     agreed: Record | None = None
@@ -114,6 +117,8 @@ class History:
                 self.inbox_ids.add(record.inbox)
             case RunStarted():
                 self.started = record
+            case Pinned():
+                self.pinned = record
             case Finished():
                 self.finished = record
             case _:

@@ -107,6 +107,7 @@ def _identity(settings: AttemptSettings, clock: SystemClock) -> RunIdentity:
         namespace=settings.namespace,
         entrypoint=settings.entrypoint,
         image=settings.image,
+        image_named=settings.image_named,
         key_id=settings.key_id,
         anchor_seq=settings.anchor_seq,
         anchor_hash=settings.anchor_hash,

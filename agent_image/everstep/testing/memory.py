@@ -72,6 +72,8 @@ class MemoryRun(Generic[R]):
         self.clock = VirtualClock(seed)
         self.real_time = real_time
         self.park_linger_s = park_linger_s
+        self.image, self.image_named, self.python = "", None, ""  # type: str, str | None, str
+        """What each attempt is told of its image, and a Python to stand for this one (everstep.run.pins)."""
         self.number = 0
         self.bodies: Counter[str] = Counter()
         """How often each step body was started, by step key, over all attempts."""
@@ -185,6 +187,9 @@ class MemoryRun(Generic[R]):
             entrypoint=f"{self.agent.fn.__module__}:{self.agent.fn.__name__}",
             anchor_seq=anchor.seq,
             anchor_hash=anchor.hash,
+            image=self.image,
+            image_named=self.image_named,
+            python=self.python,
         )
         settings: dict[str, Any] = {"park_linger_s": self.park_linger_s} | config
         engine_config = EngineConfig(self.journal_id, number, predecessor_dead=predecessor_dead, **settings)

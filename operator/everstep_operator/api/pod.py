@@ -147,6 +147,7 @@ def _env(ref: RunRef, spec: AgentRunSpec, plan: AttemptPlan, image: str, install
         contract.ENV_SECRETS_DIR: contract.DEFAULT_SECRETS_DIR,
         contract.ENV_TERMINATION_LOG: contract.DEFAULT_TERMINATION_LOG,
         contract.ENV_IMAGE: image,
+        contract.ENV_IMAGE_NAMED: spec.agent.image or "",
         contract.ENV_GRACE_S: str(grace_s),
         contract.ENV_CANCEL_GRACE_S: str(spec.cancel_grace_seconds),
     }

@@ -34,6 +34,8 @@ ANNOTATION_SEAL: Final = "everstep.dev/seal"
 """On a HumanRequest: a MAC of its question under the run's key, by which the operator knows its own question again."""
 RESERVED_PREFIX: Final = "everstep.dev/"
 """Labels and annotations under it belong to the operator; a template's are dropped."""
+ANNOTATION_REPIN: Final = "everstep.dev/repin"
+"""On an AgentRun, by `kubectl everstep repin`: the image just written to the spec. A parked run is woken once to replay it."""
 
 
 class Cond(enum.StrEnum):

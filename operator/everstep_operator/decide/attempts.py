@@ -12,7 +12,7 @@ from everstep.ids import Attempt
 from everstep.journal.records import Park
 from everstep_operator.api.models import AgentRunStatus, AttemptStatus, Checkpoint, Losses
 from everstep_operator.api.times import rfc3339
-from everstep_operator.api.words import Cause, End, LossClass, Reason, Summary
+from everstep_operator.api.words import ANNOTATION_REPIN, Cause, End, LossClass, Reason, Summary
 from everstep_operator.decide import blocked, pods
 from everstep_operator.decide.look import Look, current, replace_entry
 from everstep_operator.decide.model import Asked, CreatePod, EnsureRunSecret, Fence, Prepare
@@ -207,12 +207,19 @@ def predecessor_dead(look: Look) -> bool:
 
 
 def image(look: Look) -> str:
-    """The pinned image while the spec names what it named then; else the spec's own."""
+    """The pinned image while the spec names what it named then; else the spec's own. A run that names none keeps the pinned one
+    as well when the operator's default moves on."""
     named = look.spec.agent.image or ""
     pinned = look.status.agent_image
-    if pinned and look.status.agent_image_from == named and _same_repository(named, pinned):
+    if pinned and look.status.agent_image_from == named and _same_repository(named or look.rules.default_image, pinned):
         return pinned
     return named
+
+
+def repin_asked(look: Look) -> bool:
+    """Somebody chose another image with `kubectl everstep repin` and waits for the journal to be replayed with it."""
+    named = look.spec.agent.image or ""
+    return look.run.annotations.get(ANNOTATION_REPIN) == named != look.status.agent_image_from
 
 
 def _same_repository(named: str, pinned: str) -> bool:

@@ -301,6 +301,8 @@ class Rules:
     """`status.checkpoint.store`: a name for people, never a URL with credentials."""
     journal_key_format: str = "{uid}"
     """`status.checkpoint.key`, formatted with the run's uid."""
+    default_image: str = ""
+    """Agent image of runs that name none."""
     anchor_every_s: int = 30
     """While steps advance the anchor is written at least this often; a cut behind it goes unnoticed."""
     progress_every_s: int = 5

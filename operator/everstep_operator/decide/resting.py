@@ -100,6 +100,8 @@ def _wake(look: Look, park: Park, asked: Questions) -> tuple[Cause, tuple[str, .
     answers = questions.answered(look, asked)
     if answers:
         return Cause.ANSWERED, answers
+    if attempts.repin_asked(look) and current(look).cause != Cause.SPEC_CHANGED:
+        return Cause.SPEC_CHANGED, ()
     return (Cause.TIMER_DUE, ()) if look.past(wake_time(look, park)) else None
 
 

@@ -19,7 +19,7 @@ from everstep_operator.decide.look import Look, chain_doubt
 from everstep_operator.decide.model import ContainerState, Decision, EmitEvent, JournalDown, JournalView, PatchStatus
 from everstep_operator.decide.plan import Plan, normal, warning
 
-MESSAGE_MAX = 1024
+MESSAGE_MAX = 2048
 Truth = Literal["True", "False", "Unknown"]
 PROGRESS_FIELDS = frozenset({"checkpoint", "last_step", "steps", "usage", "progress_seq", "losses"})
 
