@@ -115,6 +115,12 @@ class History:
                 self.outcomes.append(record)
             case BudgetRaised():
                 self.inbox_ids.add(record.inbox)
+            case _:
+                self._of_the_run(record)
+
+    def _of_the_run(self, record: Record) -> None:
+        """Records that no call of the agent caused."""
+        match record:
             case RunStarted():
                 self.started = record
             case Pinned():
