@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         OutsideStep,
         Parked,
         ResourceFailed,
+        RetryAfter,
         StepFailed,
         TooManySteps,
         ValueTooLarge,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         sleep_until,
         uuid4,
     )
+    from everstep.run.heartbeat import heartbeat, heartbeat_details
     from everstep.run.inprocess import run
     from everstep.run.patches import deprecate_patch, patched
     from everstep.run.probe import NOT_DONE, UNKNOWN, Done, Probed
@@ -71,6 +73,7 @@ _HOME = {
     "everstep.run.wrap": ("wrap",),
     "everstep.run.retry": ("Retry",),
     "everstep.budget": ("Budget", "Price", "Reserve"),
+    "everstep.run.heartbeat": ("heartbeat", "heartbeat_details"),
     "everstep.run.probe": ("Done", "NOT_DONE", "UNKNOWN", "Probed"),
     "everstep.run.durable": (
         "idempotency_key",
@@ -101,6 +104,7 @@ _HOME = {
         "OutsideStep",
         "Parked",
         "ResourceFailed",
+        "RetryAfter",
         "StepFailed",
         "TooManySteps",
         "ValueTooLarge",
@@ -118,6 +122,7 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "resource",
     "per_attempt",
     "Retry",
+    "RetryAfter",
     "Done",
     "NOT_DONE",
     "UNKNOWN",
@@ -134,6 +139,8 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "deprecate_patch",
     "idempotency_key",
     "report_usage",
+    "heartbeat",
+    "heartbeat_details",
     "logger",
     "is_replaying",
     "errors",

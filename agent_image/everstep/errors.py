@@ -3,7 +3,8 @@
 EverstepError
 ├── RetryableError        the same call may succeed later
 │   ├── JournalUnavailable
-│   └── ResourceFailed
+│   ├── ResourceFailed
+│   └── RetryAfter        raised by a body: not now, but after so many seconds
 └── TerminalError         the same call will fail again until something is changed
     ├── StepFailed, BudgetExceeded, NotDone, …  outcomes an agent may handle
     ├── ValueError-like refusals: NotJSON, ValueTooLarge, TooManySteps, OutsideStep, BadStep, …
@@ -36,6 +37,15 @@ class TerminalError(EverstepError):
 class JournalUnavailable(RetryableError):
     """The store did not answer, or refuses writes for now (full, read-only, loading). The outcome of a write is unknown:
     repeat the very same append with back-off."""
+
+
+class RetryAfter(RetryableError):
+    """Raised by a step's body: it failed for now, and is worth another try after `retry_after_s` seconds at the earliest. Counts
+    as a failed try; needs a Retry that allows another one."""
+
+    def __init__(self, seconds: float, message: str = "") -> None:
+        super().__init__(message or f"to be tried again after {seconds:g} s")
+        self.retry_after_s = seconds
 
 
 class JournalError(TerminalError):

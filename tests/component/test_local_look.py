@@ -325,7 +325,7 @@ def test_settle_refuses_what_is_not_uncertain_and_lists_what_is(runs: LocalRuns)
     uncertain(runs)
     other = runs.cli("local", "settle", "monday", "7", "--again")
     assert other.returncode == 2
-    assert "step '7' of run monday is not uncertain; these are: send #0" in other.stderr
+    assert "step '7' of run monday does not wait for a person; these do: send #0" in other.stderr
     assert runs.cli("local", "settle", "monday", "0", "--again", "--fail").returncode == 2
     assert runs.cli("local", "settle", "monday", "send", "--done", "x").returncode == 0
     twice = runs.cli("local", "settle", "monday", "0", "--again")
@@ -334,7 +334,7 @@ def test_settle_refuses_what_is_not_uncertain_and_lists_what_is(runs: LocalRuns)
     runs.run("mail", "--input", "count=1")
     late = runs.cli("local", "settle", "monday", "0", "--again")
     assert late.returncode == 2
-    assert "nothing is uncertain in run monday" in late.stderr
+    assert "no step of run monday waits for a person" in late.stderr
     assert runs.count() == {"send 0": 1}
 
 

@@ -179,9 +179,10 @@ class Driver:
         self.anchor = meta.head
 
     async def settle(self, wait: Waited) -> None:
-        """Answer for a person who looked into the file of effects: done if it is there, else run again."""
+        """Answer for a person who looked into the file of effects: done if it is there, else run again; exhausted tries begin
+        anew."""
         name = _value_of(wait)
-        done = any(line["name"] == name for line in self.lines())
+        done = wait.kind == "uncertain" and any(line["name"] == name for line in self.lines())
         body = SettleBody(
             key=wait.key,
             input=wait.input,
@@ -220,7 +221,7 @@ class Driver:
             assert self.attempt < max_attempts, f"not finished after {self.attempt} attempts: {head}\n{agent.stderr()}"
             if isinstance(head, Park):
                 for wait in head.waits:
-                    if wait.kind == "uncertain":
+                    if wait.kind != "timer":
                         await self.settle(wait)
                 if all(wait.kind == "timer" for wait in head.waits):
                     await self.sleep_until(head.wake)

@@ -7,7 +7,7 @@ more of that step in the same attempt. A step may have done its effect once, plu
 from collections import Counter
 from dataclasses import dataclass, field
 
-from everstep.journal.records import Intent, Record
+from everstep.journal.records import Intent, Record, Uncertain
 from tests.crash.driver import Driver
 
 CLOSING = {"result", "failure", "abandoned", "try_failed"}
@@ -58,8 +58,11 @@ def stories(records: list[Record]) -> dict[str, StepStory]:
             else:
                 story.outcomes += 1
                 story.outcome_attempt = record.attempt
-        elif record.kind == "uncertain":
+        elif isinstance(record, Uncertain):
             told[key].uncertain += 1
+            if record.exhausted:  # its last try is known to have failed
+                assert open_in.pop(key, None) == record.attempt, f"exhausted tries of {key} without its own intent"
+                told[key].failed_tries += 1
     return told
 
 

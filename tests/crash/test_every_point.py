@@ -51,6 +51,10 @@ PLAN: dict[str, tuple[str, ...]] = {
 ELSEWHERE: dict[str, str] = {
     "after_held": "test_budgets",
     "after_raised": "test_budgets",
+    "before_heartbeat": "test_steps",
+    "after_heartbeat": "test_steps",
+    "before_question": "test_steps",
+    "after_question": "test_steps",
 }
 """Points that the script does not reach, and the module of this tier that kills there."""
 

@@ -80,6 +80,8 @@ def _undocumented(path: Path) -> Iterator[str]:
     for node in tree.body:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
             continue
+        if any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list):
+            continue  # the implementation, which comes last, says it
         if not ast.get_docstring(node):
             yield f"{where(path, node)} {node.name}"
 

@@ -114,16 +114,16 @@ def test_settle_without_a_value_sends_none(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("items", "step", "told"),
     [
-        ([], "12", "nothing is uncertain in run invoices"),
-        ([request("3", "pay")], "12", "step '12' of run invoices is not uncertain; these are: pay #3"),
+        ([], "12", "no step of run invoices waits for a person"),
+        ([request("3", "pay")], "12", "step '12' of run invoices does not wait for a person; these do: pay #3"),
         (
             [request("3", "pay"), request("4", "pay")],
             "pay",
-            "uncertain more than once; name one by its key: pay #3, pay #4",
+            "waits for a person more than once; name one by its key: pay #3, pay #4",
         ),
         ([request("12", "x", response={"decision": "again", "by": "joe"})], "12", "was settled already: again by joe"),
-        ([request("12", "x", state="Stale")], "12", "nothing is uncertain"),
-        ([request("12", "x", run="others")], "12", "nothing is uncertain"),
+        ([request("12", "x", state="Stale")], "12", "waits for a person, so there is nothing to settle"),
+        ([request("12", "x", run="others")], "12", "waits for a person, so there is nothing to settle"),
     ],
 )
 def test_settle_refuses_what_is_not_open_and_lists_what_is(fake: Fake, items: list[Any], step: str, told: str) -> None:

@@ -92,11 +92,11 @@ def test_history_tells_waits_and_ends() -> None:
     journal.add(Park, 2, waits=[Waited(kind="uncertain", key="0")])
     history = History().add(journal.records)
     assert history.summary == "Uncertain"
-    assert [r.key for r in history.uncertain()] == ["0"]
+    assert [r.key for r in history.asked()] == ["0"]
     assert history.park is not None
     journal.add(Settled, 3, key="0", name="send_mail", decision="done", value=None, by="jane", reason="saw it")
     history = History().add(journal.records)
-    assert (history.uncertain(), history.park, history.recorded()) == ([], None, 1)
+    assert (history.asked(), history.park, history.recorded()) == ([], None, 1)
     assert history.steps[0].note == "settled by jane: saw it"
     journal.add(Timer, 3, key="1", due=99).add(Park, 3, waits=[Waited(kind="timer", key="1", due=99)], wake=99)
     assert History().add(journal.records).summary == "Waiting"
@@ -138,15 +138,15 @@ def test_question_is_found_by_key_hash_key_or_only_name_and_else_all_are_listed(
     for key, name in (("3", "pay"), ("5", "send_mail"), ("t0/1", "pay")):
         journal.add(Intent, key=key, name=name, effect="at_most_once", input="i", idem="k")
         journal.add(Uncertain, 2, key=key, name=name, reason="r")
-    rows = History().add(journal.records).uncertain()
+    rows = History().add(journal.records).asked()
     assert ask("3", rows).key == "3"
     assert ask("#t0/1", rows).key == "t0/1"
     assert ask("send_mail", rows).key == "5"
     with pytest.raises(ConfigError, match="more than once; name one by its key: pay #3, send_mail #5, pay #t0/1"):
         ask("pay", rows)
-    with pytest.raises(ConfigError, match="'9' of run m is not uncertain; these are: pay #3"):
+    with pytest.raises(ConfigError, match="'9' of run m does not wait for a person; these do: pay #3"):
         ask("9", rows)
-    with pytest.raises(ConfigError, match="nothing is uncertain in run m"):
+    with pytest.raises(ConfigError, match="no step of run m waits for a person"):
         ask("3", [])
 
 

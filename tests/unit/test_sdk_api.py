@@ -11,19 +11,28 @@ from pathlib import Path
 import everstep
 
 NAMES = """
-    step agent run wrap run_step resource per_attempt Retry Done NOT_DONE UNKNOWN Probed Budget Reserve Price sleep sleep_until
-    now uuid4
-    random patched deprecate_patch idempotency_key report_usage logger is_replaying errors testing AgentFailed BadCall
-    BadStep BudgetExceeded Cancelled ConfigError Diverged EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON
-    OutsideStep Parked ResourceFailed StepFailed TooManySteps ValueTooLarge
+    step agent run
+    wrap run_step resource per_attempt
+    Retry RetryAfter Done NOT_DONE UNKNOWN Probed
+    Budget Reserve Price
+    sleep sleep_until now uuid4 random
+    patched deprecate_patch
+    idempotency_key report_usage
+    heartbeat heartbeat_details
+    logger is_replaying errors testing
+    AgentFailed BadCall BadStep
+    BudgetExceeded
+    Cancelled ConfigError Diverged EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON OutsideStep Parked
+    ResourceFailed
+    StepFailed TooManySteps ValueTooLarge
 """.split()  # noqa: SIM905 - easier to read and to change
 SIGNATURES = {
-    "step": "effect timeout retry probe on_uncertain name reserve",
+    "step": "effect timeout total_timeout heartbeat_timeout retry probe on_uncertain name reserve",
     "agent": "fn",
     "wrap": "x effect effects retry timeout on_uncertain name live",
     "resource": "factory name timeout",
     "per_attempt": "fn args kwargs",
-    "Retry": "max_tries backoff_s backoff_max_s factor jitter retry_on",
+    "Retry": "max_tries backoff_s backoff_max_s factor jitter retry_on retry_if max_tries_by retry_after_max_s on_exhausted",
     "Done": "value",
     "sleep": "seconds",
     "sleep_until": "when",
@@ -34,6 +43,8 @@ SIGNATURES = {
     "deprecate_patch": "id",
     "idempotency_key": "",
     "report_usage": "input_tokens output_tokens cost_micro_usd model",
+    "heartbeat": "details",
+    "heartbeat_details": "type",
     "is_replaying": "",
 }
 REPOSITORY = Path(__file__).parents[2]

@@ -21,6 +21,8 @@ from everstep.journal.records import (
 )
 from everstep.journal.spend import Spend
 
+ASKED = ("uncertain", "exhausted")
+"""States of a step that waits for a person."""
 IN_FLIGHT = ("intent", "try_failed", "again")
 """States of a step that has no outcome yet and nobody to wait for."""
 
@@ -35,7 +37,7 @@ class Row:
     first_epoch_ms: int
     tries: int = 0
     state: str = "intent"
-    """held, intent, try_failed, result, failure, abandoned, uncertain, done, again, fail; timer: timer, fired."""
+    """held, intent, try_failed, result, failure, abandoned, uncertain, exhausted, done, again, fail; timer: timer, fired."""
     took_ms: int | None = None
     usage: dict[str, int] = field(default_factory=dict)
     attempt: int = 0
@@ -50,7 +52,7 @@ class Row:
 
     @property
     def has_outcome(self) -> bool:
-        return self.state not in (*IN_FLIGHT, "held", "uncertain", "timer")
+        return self.state not in (*IN_FLIGHT, *ASKED, "held", "timer")
 
     @property
     def is_step(self) -> bool:
@@ -135,9 +137,9 @@ class History:
         """Steps with an intent and no outcome."""
         return [row for row in self.steps if row.state in IN_FLIGHT]
 
-    def uncertain(self) -> list[Row]:
+    def asked(self) -> list[Row]:
         """Steps that wait for a person."""
-        return [row for row in self.steps if row.state == "uncertain"]
+        return [row for row in self.steps if row.state in ASKED]
 
     def recorded(self) -> int:
         """How many steps have an outcome."""
@@ -156,9 +158,10 @@ class History:
         """The word of the Summary column, as far as the journal alone can tell."""
         if self.finished is not None:
             return self.finished.outcome.capitalize()
-        if self.uncertain():
+        states = {row.state for row in self.asked()}
+        if "uncertain" in states:
             return "Uncertain"
-        if self.park is not None:
+        if states or self.park is not None:
             return "Waiting"
         return "Running" if self.records else "Starting"
 
@@ -171,8 +174,10 @@ def _outcome(row: Row, record: Record) -> None:
         row.state, row.took_ms, row.note = "failure", record.took_ms, f"{record.type}: {record.message}"
     elif isinstance(record, TryFailed):
         row.state, row.note = "try_failed", f"{record.type}: {record.message}"
-    elif isinstance(record, Abandoned | Uncertain):
+    elif isinstance(record, Abandoned):
         row.state, row.note = record.kind, record.reason
+    elif isinstance(record, Uncertain):
+        row.state, row.note = "exhausted" if record.exhausted else record.kind, record.reason
     elif isinstance(record, Settled):
         row.state = record.decision
         row.note = f"settled by {record.by}" + (f": {record.reason}" if record.reason else "")

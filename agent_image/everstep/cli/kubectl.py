@@ -135,7 +135,7 @@ def settle(
 
 
 def _of(request: inspect.Document, run: str) -> bool:
-    return bool(request["spec"]["runRef"]["name"] == run and request["spec"]["kind"] == "uncertain")
+    return bool(request["spec"]["runRef"]["name"] == run and request["spec"]["kind"] in ("uncertain", "exhausted"))
 
 
 def open_question(run: str, step: str, requests: list[inspect.Document]) -> inspect.Document:

@@ -93,7 +93,7 @@ class LiveOutput:
             self._line("·", row.name, row.key, f"try {record.tries} failed: {text.clean(row.note, 200)}", "yellow")
             return
         if isinstance(record, Uncertain):
-            self._line("?", row.name, row.key, f"uncertain: {text.clean(record.reason, 200)}", "yellow")
+            self._line("?", row.name, row.key, f"{row.state}: {text.clean(record.reason, 200)}", "yellow")
             return
         if not row.is_step or not row.has_outcome or had_outcome:
             return
@@ -138,7 +138,8 @@ class LiveOutput:
                     at = text.clock_time(wait.due, now)
                     self.say(f"run {self.run} · waiting · {label} until {at}, {left} from now", "magenta")
                 continue
-            self.say(f"run {self.run} · waiting · {label} may have happened: {text.clean(wait.reason, 300)}", "yellow")
+            what = "failed in all tries" if wait.kind == "exhausted" else "may have happened"
+            self.say(f"run {self.run} · waiting · {label} {what}: {text.clean(wait.reason, 300)}", "yellow")
             if wait.arguments is not None:
                 self.say(f"  arguments   {text.clean(json.dumps(wait.arguments, ensure_ascii=False), 300)}")
             self.say(f"  settle it   everstep local settle {self.run} {wait.key} --done VALUE | --again | --fail")

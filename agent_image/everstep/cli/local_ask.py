@@ -44,7 +44,7 @@ def settle(run: str, step: str, done: str | None, again: bool, fail: bool, reaso
         word, value = decision(done, again, fail)
         chain = Chain(spec.journal)
         history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
-        row = pick(run, step, history.uncertain(), lambda r: r.key, lambda r: r.name)
+        row = pick(run, step, history.asked(), lambda r: r.key, lambda r: r.name)
         body = SettleBody(
             key=row.key,
             input=row.input,

@@ -1,4 +1,4 @@
-"""Which uncertain step a person means, and what they decide; the same on a laptop and on a cluster."""
+"""Which step that waits for a person is meant, and what they decide; the same on a laptop and on a cluster."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -37,7 +37,9 @@ def pick(run: str, step: str, there: Sequence[T], key_of: Callable[[T], str], na
         return found[0]
     listed = ", ".join(f"{text.clean(name_of(q))} #{key_of(q)}" for q in there)
     if found:
-        raise ConfigError(f"step {step!r} of run {run} is uncertain more than once; name one by its key: {listed}")
+        raise ConfigError(
+            f"step {step!r} of run {run} waits for a person more than once; name one by its key: {listed}"
+        )
     if there:
-        raise ConfigError(f"step {step!r} of run {run} is not uncertain; these are: {listed}")
-    raise ConfigError(f"nothing is uncertain in run {run}, so there is nothing to settle")
+        raise ConfigError(f"step {step!r} of run {run} does not wait for a person; these do: {listed}")
+    raise ConfigError(f"no step of run {run} waits for a person, so there is nothing to settle")

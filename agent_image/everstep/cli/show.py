@@ -9,7 +9,8 @@ import click
 STYLES = {
     "Succeeded": "green", "result": "green", "done": "green", "fired": "green", "Running": "cyan", "Replaying": "cyan",
     "Failed": "red", "failure": "red", "fail": "red", "Cancelled": "yellow", "abandoned": "yellow",
-    "Uncertain": "yellow", "uncertain": "yellow", "Waiting": "magenta", "Stopped": "yellow", "intent": "cyan",
+    "Uncertain": "yellow", "uncertain": "yellow", "exhausted": "yellow", "Waiting": "magenta",
+    "Stopped": "yellow", "intent": "cyan",
 }  # fmt: skip
 """Colours of state words; a word that is not here stays plain."""
 

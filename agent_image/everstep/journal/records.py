@@ -29,6 +29,8 @@ from everstep.journal.canonical import canonical as canonical  # noqa: PLC0414 -
 SCHEMA_VERSION = 1
 RECORD_MAX_BYTES = 256 * 1024
 BLOB_OVER_BYTES = 64 * 1024
+HEARTBEAT_MAX_BYTES = 8 * 1024
+"""Details of a heartbeat are a bookmark, not a result: there may be hundreds of them in a long step."""
 
 Json: TypeAlias = (
     Any  # any JSON value; pydantic's recursive JsonValue costs a walk per record, checked at the edges instead
@@ -158,6 +160,18 @@ class TryFailed(_Record):
     message: str
     usage: dict[str, int] | None = None
     unpriced: dict[str, list[int]] | None = None
+    limit: str | None = None
+    """The entry of `max_tries_by` this try counts for, by its class name."""
+    due: int | None = None
+    """When the next try may begin, epoch ms: a wait that the other side asked for outlives the process."""
+
+
+class Heartbeat(_Record):
+    """What a body in flight last told of its progress, for the next try. Throttled, and only when changed."""
+
+    kind: Literal["heartbeat"] = "heartbeat"
+    details: Json = None
+    """At most HEARTBEAT_MAX_BYTES of canonical JSON."""
 
 
 class Timer(_Record):
@@ -182,11 +196,20 @@ class Value(_Record):
 
 
 class Uncertain(_Record):
-    """An at_most_once step was in flight when its process was lost, and nothing proves whether the effect happened."""
+    """A person is asked: an at_most_once step was in flight when its process was lost, and nothing proves whether the effect
+    happened; or the tries of a step are used up (`exhausted`), and it was declared to ask then."""
 
     kind: Literal["uncertain"] = "uncertain"
     reason: str
     input: str = ""
+    exhausted: bool | None = None
+    """True: it is known that the last try failed, with the error below."""
+    type: str | None = None
+    message: str | None = None
+    data: Json = None
+    usage: dict[str, int] | None = None
+    """Of that try; as in `try_failed`."""
+    unpriced: dict[str, list[int]] | None = None
 
 
 class Settled(_Record):
@@ -202,17 +225,21 @@ class Settled(_Record):
     reason: str = ""
     inbox: str = ""
     """Id of the inbox entry that said so."""
+    type: str | None = None
+    """With `fail` of exhausted tries: the error of the last one, which the agent sees as its own."""
+    message: str | None = None
+    data: Json = None
 
 
 class Waited(BaseModel):
     """What a parked run waits for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    kind: Literal["uncertain", "timer", "budget"]
+    kind: Literal["uncertain", "exhausted", "timer", "budget"]
     key: str
     name: str = ""
     input: str = ""
-    """Digest of the arguments the question is about (uncertain)."""
+    """Digest of the arguments the question is about (uncertain, exhausted)."""
     arguments: Json = None
     """The arguments themselves, as far as they fit 4 KiB."""
     reason: str = ""
@@ -269,6 +296,7 @@ Record: TypeAlias = Annotated[
     | Failure
     | Abandoned
     | TryFailed
+    | Heartbeat
     | Timer
     | Fired
     | Value

@@ -7,7 +7,7 @@ A try holds what it reserved (`intent.reserve`) until a record settles it:
     record                                counts as spent
     ------------------------------------  ------------------------------------------------------------------------------
     result, failure, try_failed,          what the body reported; what it reserved, if it reported nothing
-      abandoned
+      abandoned, uncertain with exhausted
     settled again, by probe or everstep   nothing: it surely did not happen
     settled otherwise, next intent of     what it reserved: its process was lost or nobody can tell, and it may have been paid
       the same step
@@ -78,7 +78,7 @@ class Spend:
         self.last_time = record.time
         if record.kind == "intent":
             self._intent(record.key, record.reserve, record.time, record.tries)
-        elif record.kind in _CLOSING:
+        elif record.kind in _CLOSING or (record.kind == "uncertain" and record.exhausted):
             self._close(record.key, record.time, getattr(record, "usage", None), getattr(record, "unpriced", None))
         elif record.kind == "settled":
             self._settle(record.key, record.time, record.decision == "again" and record.by in _SURELY_NOT)

@@ -10,7 +10,7 @@ from everstep.errors import BadStep
 from everstep.journal.records import EffectClass
 from everstep.run.probe import Probed
 from everstep.run.retry import ONCE, Retry
-from everstep.run.steps import THREE_CLASSES, AsyncStep, OnUncertain, Step, SyncStep
+from everstep.run.steps import THREE_CLASSES, AsyncStep, OnUncertain, Step, SyncStep, check_bounds
 
 R = TypeVar("R")
 Probe = Callable[..., Probed[Any] | Awaitable[Probed[Any]]]
@@ -34,8 +34,7 @@ def make_step(
         )
     if effect != "at_most_once" and (probe is not None or on_uncertain is not None):
         raise BadStep(f'step {name}: probe= and on_uncertain= are for effect="at_most_once"')
-    if timeout is not None and timeout <= 0:
-        raise BadStep(f"step {name}: timeout must be more than 0 seconds, not {timeout}")
+    check_bounds(timeout, None, None, retry or ONCE, f"step {name}: ")
     kind = AsyncStep if is_async(fn) else SyncStep
     return kind(
         plain(fn),

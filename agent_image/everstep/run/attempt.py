@@ -270,7 +270,8 @@ class Attempt:
         questions = [d for d in engine.drivers.values() if d.question is not None and not d.question.answer.done()]
         timers = [] if delivery.agent_ended else [c for c in delivery.waits() if isinstance(c, TimerCall)]
         held = engine.gate.waits()
-        if not questions and not timers and not held:
+        pauses = [d for d in engine.drivers.values() if d.pause is not None]
+        if not questions and not timers and not held and not pauses:
             engine.fail(
                 TerminalError(
                     "the agent waits for something that no step, timer or answer will ever bring (a lock, event, queue or future)"
@@ -278,9 +279,11 @@ class Attempt:
             )
             return None
         now = self.clock.now_epoch_ms()
-        if any(t.due - now <= self.config.park_linger_s * 1000 for t in timers):
+        dues = [t.due for t in timers] + [d.pause.due for d in pauses if d.pause is not None]
+        if any(due - now <= self.config.park_linger_s * 1000 for due in dues):
             return None
-        return await self._park(engine, [*(d.waited() for d in questions), *held, *(_waited(t) for t in timers)])
+        asked = [d.waited() for d in (*questions, *pauses)]
+        return await self._park(engine, [*asked, *held, *(_waited(t) for t in timers)])
 
     async def _park(self, engine: Engine, waits: list[Waited]) -> AttemptEnd | None:
         dues = [w.due for w in waits if w.due is not None]

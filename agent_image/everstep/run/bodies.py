@@ -5,6 +5,7 @@ A body runs outside agent scope, on a copy of its arguments. No body begins afte
 
 import asyncio
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +14,7 @@ from everstep.ids import JournalId, StepKey
 from everstep.journal.records import canonical
 from everstep.run.body import BodyRun
 from everstep.run.calls import StepCall
+from everstep.run.heartbeat import Details, Heart
 from everstep.run.scope import BODY, BodyContext, outside
 from everstep.run.steps import Step
 
@@ -39,7 +41,7 @@ class Bodies:
 
     def _inline(self, step: Step[..., Any], probe: bool) -> bool:  # of any signature
         """Whether it runs on the sync agent's own thread."""
-        return self._engine.thread is not None and not probe and not step.is_async and step.timeout_s is None
+        return self._engine.thread is not None and not probe and not step.is_async and not step.bounded
 
     async def turn(self, step: Step[..., Any], *, probe: bool = False) -> Callable[[], None]:  # of any signature
         """Wait until a body may begin: for a thread if it needs one, and for ever after SIGTERM. Gives what ends the turn."""
@@ -52,9 +54,17 @@ class Bodies:
         return self._threads.release
 
     def start(
-        self, call: StepCall, tries: int, end_turn: Callable[[], None], *, probe: bool = False
+        self,
+        call: StepCall,
+        tries: int,
+        end_turn: Callable[[], None],
+        details: Details,
+        *,
+        left_s: float | None = None,
+        probe: bool = False,
     ) -> tuple[BodyRun, BodyContext]:
-        """Start a step's body or its probe, outside agent scope, on a copy of its arguments."""
+        """Start a step's body or its probe, outside agent scope, on a copy of its arguments. `left_s`: what total_timeout leaves
+        to this try."""
         step = call.step
         function = step.probe if probe else step.fn
         assert function is not None
@@ -65,7 +75,12 @@ class Bodies:
         context = outside(call.context)
         context.run(BODY.set, body)
         timeout_s = (step.timeout_s or self._engine.config.probe_timeout_s) if probe else step.timeout_s
-        run = BodyRun(self._engine.loop, self._engine.config.body_cancel_s, timeout_s)
+        if left_s is not None and not probe:
+            timeout_s = min(left_s, math.inf if timeout_s is None else timeout_s)
+        body.details = details.newest
+        if not probe:
+            body.heart = Heart(self._engine, details, step.heartbeat_timeout_s)
+        run = BodyRun(self._engine.loop, self._engine.config.body_cancel_s, timeout_s, body.heart)
         run.end.add_done_callback(lambda _end: end_turn())
         self.running += 1
         if not probe:

@@ -9,11 +9,14 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from everstep.run import tracebacks
 from everstep.run.loop import AgentLoop
+
+if TYPE_CHECKING:
+    from everstep.run.heartbeat import Heart
 
 
 @dataclass(frozen=True)
@@ -24,19 +27,25 @@ class BodyEnd:
     error: BaseException | None = None
     cancelled: bool = False
     timed_out: bool = False
+    silent: bool = False
+    """With `timed_out`: for want of a heartbeat."""
     ended: bool = True
 
 
 class BodyRun:
     """One body in flight; `await run.end` gives its BodyEnd, whatever it does."""
 
-    def __init__(self, loop: AgentLoop, cancel_wait_s: float, timeout_s: float | None) -> None:
+    def __init__(
+        self, loop: AgentLoop, cancel_wait_s: float, timeout_s: float | None, heart: "Heart | None" = None
+    ) -> None:
         self._loop = loop
         self._cancel_wait_s = cancel_wait_s
         self._timeout_s = timeout_s
+        self._heart = heart
         self._task: asyncio.Task[BodyEnd] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._timed_out = False
+        self._silent = False
         self.patient = False
         """Set for the sync agent's own thread: the agent cannot go on before the body returns, so it is always waited for."""
         self.end: asyncio.Future[BodyEnd] = asyncio.Future(loop=loop)
@@ -58,6 +67,8 @@ class BodyRun:
         """Run a sync body here, in a thread that is not the loop's, and tell its end to the loop."""
         try:
             end = BodyEnd(value=context.run(body))
+        except asyncio.CancelledError:  # what a heartbeat raises in a body that nobody waits for
+            end = BodyEnd(cancelled=True)
         except BaseException as e:
             end = BodyEnd(error=e)
         with contextlib.suppress(RuntimeError):  # the loop is closed: the attempt ended meanwhile
@@ -65,6 +76,8 @@ class BodyRun:
 
     def cancel(self) -> None:
         """The agent does not wait any more: cancel the body and give it a bounded time to end."""
+        if self._heart is not None:
+            self._heart.given_up = True
         if self.end.done() or self.patient:
             return
         if self._task is not None:
@@ -72,11 +85,28 @@ class BodyRun:
         self._timers.append(self._loop.engine_at(self._cancel_wait_s, self._leave_behind))
 
     def _arm(self) -> None:
+        """Start the time-outs of this body; the only place that does."""
         if self._timeout_s is not None:
             self._timers.append(self._loop.engine_at(self._timeout_s, self._time_out))
+        if self._heart is not None and self._heart.timeout_s is not None:
+            self._listen(self._heart)
+
+    def _listen(self, heart: "Heart") -> None:
+        """Until the heart has been silent for too long."""
+        left_s = heart.left_s()
+        if self.end.done() or self._timed_out:
+            return
+        if left_s > 0:
+            self._timers = [timer for timer in self._timers if timer.when() > self._loop.time()]
+            self._timers.append(self._loop.engine_at(left_s, lambda: self._listen(heart)))
+        else:
+            self._silent = True
+            self._time_out()
 
     def _time_out(self) -> None:
         self._timed_out = True
+        if self._heart is not None:
+            self._heart.given_up = True
         if self._task is None:
             self._leave_behind()
         else:
@@ -101,7 +131,7 @@ class BodyRun:
         if end.error is not None:
             tracebacks.keep(end.error)
         if self._timed_out and (end.cancelled or end.error is not None):
-            end = BodyEnd(error=end.error, cancelled=end.cancelled, timed_out=True, ended=end.ended)
+            end = replace(end, timed_out=True, silent=self._silent)
         self.end.set_result(end)
 
 

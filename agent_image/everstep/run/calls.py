@@ -39,6 +39,8 @@ class StepCall:
     """Of the intent this process wrote and whose body has not begun."""
     reserve: Reserve | None = None
     """The most one try may use; asked of the step when it is first needed."""
+    began: EpochMs = EpochMs(0)
+    """When its first intent was made."""
     gone: bool = False
     delivered: bool = False
     driver: "StepDriver | None" = None

@@ -240,6 +240,9 @@ class Delivery:
                 return
         elif isinstance(record, Failure):
             error = step_failed(record, call.key)
+        elif isinstance(record, Settled) and record.type is not None:
+            said = f" ({record.reason}; {record.by})" if record.reason else f" (given up by {record.by})"
+            error = StepFailed(record.type, (record.message or "") + said, record.data, step=record.name, key=call.key)
         elif isinstance(record, Settled):
             reason = record.reason or "settled as failed"
             error = StepFailed("StepUncertain", f"{reason} ({record.by})", None, step=record.name, key=call.key)

@@ -6,13 +6,12 @@ settled.
 """
 
 import asyncio
-import json
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from everstep import faults
-from everstep.errors import LimitError, NotDone, NotJSON, StopRun
+from everstep.errors import LimitError, NotJSON, StopRun
 from everstep.ids import EpochMs, Seq
 from everstep.journal.inbox import SettleBody
 from everstep.journal.records import (
@@ -25,30 +24,20 @@ from everstep.journal.records import (
     TryFailed,
     Uncertain,
     Waited,
-    canonical,
 )
 from everstep.run.body import BodyEnd, BodyRun
 from everstep.run.calls import StepCall
-from everstep.run.errordata import TRY_MESSAGE_MAX, error_data, error_message, error_type
+from everstep.run.errordata import TRY_MESSAGE_MAX, error_data, error_message, error_type, try_message_max
+from everstep.run.heartbeat import Details
 from everstep.run.probe import NOT_DONE, UNKNOWN, Done
+from everstep.run.steps import Step
+from everstep.run.tries import Tries
+from everstep.run.waits import Pause, Question
 
 if TYPE_CHECKING:
     from everstep.run.engine import Engine
 
-ARGUMENTS_SHOWN_BYTES = 4096
 Used: TypeAlias = dict[str, Any]  # the fields `usage` and `unpriced` of a record, as far as they are known
-
-
-@dataclass
-class Question:
-    """An uncertain step that waits for a person."""
-
-    reason: str
-    since: EpochMs
-    answer: asyncio.Future[bool]
-    """Resolved with True for `again`."""
-    refused: str = ""
-    """Why the last answer was not taken."""
 
 
 class StepDriver:
@@ -60,12 +49,15 @@ class StepDriver:
         self.step = call.step
         past = call.past
         self.tries = past.tries if past else int(call.intent_seq != 0)
-        self.failures = past.failures if past else 0
+        self.bounds = Tries(call)
+        self.details = Details(engine, call, past.details if past else None)
         self.body: BodyRun | None = None
         self.question: Question | None = None
-        self._pause: asyncio.Future[None] | None = None
+        self.pause: Pause | None = None
         self._waiting = False
-        """Waits for a person and does not keep the run from parking."""
+        """Waits for a person, or long for its next try, and does not keep the run from parking."""
+        self._total_first = False
+        """What bounds the try in flight is total_timeout."""
 
     # --- told from outside --------------------------------------------------------------------------------------
 
@@ -74,15 +66,21 @@ class StepDriver:
         self.engine.gate.forsaken(self.call)
         if self.body is not None:
             self.body.cancel()
-        if self._pause is not None and not self._pause.done():
-            self._pause.set_result(None)
+        if self.question is not None and self.question.exhausted and not self.question.answer.done():
+            self._abandon("cancelled by the agent while a person was asked about its exhausted tries")
+            self._go_on()
+            self.question.answer.set_result(False)
+        self._end_pause()
 
     # --- the way to an outcome ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        again = await self._take_up()
-        while again:
-            again = await self._try()
+        try:
+            again = await self._take_up()
+            while again:
+                again = await self._try()
+        finally:
+            self.details.close()
 
     async def _take_up(self) -> bool:
         """From where the record stands. True: a try is due."""
@@ -90,19 +88,28 @@ class StepDriver:
         if past is None:
             return True
         if isinstance(past.last, Uncertain):
-            return await self._resolve(past.last.reason, proved=False, asked=past.last)
+            return await self._take_up_question(past.last)
         if isinstance(past.last, Intent) and "at_most_once" in (self.step.effect, past.last.effect):
             reason = f"the process of attempt {past.last.attempt} was lost while the step was in flight"
             return await self._resolve(reason, proved=self.engine.config.predecessor_dead)
         if self.call.gone:
             return self._abandon("its process was lost, and the agent did not wait for it any more")
+        if isinstance(past.last, TryFailed) and past.last.due is not None:
+            await self._wait_until(EpochMs(past.last.due), past.last)
         return True
+
+    async def _take_up_question(self, asked: Uncertain) -> bool:
+        if not asked.exhausted:
+            return await self._resolve(asked.reason, proved=False, asked=asked)
+        if self.call.gone:
+            return self._abandon("the agent does not wait any more for what a person was asked about")
+        return await self._ask(asked, asked.reason)
 
     async def _try(self) -> bool:
         """One try: intent, body, record. True: another one is due."""
         call, engine = self.call, self.engine
-        if call.gone:
-            return self._abandon("cancelled before its body began", usage={})
+        if call.gone or self._out_of_time():
+            return await self._no_body()
         if call.intent_seq == 0:
             await engine.bodies.may_begin()  # an intent without a body would look like a step lost in flight
             if not await engine.gate.admit(self):
@@ -110,9 +117,9 @@ class StepDriver:
         await engine.writer.durable(call.intent_seq)
         faults.reach("after_intent")
         end_turn = await engine.bodies.turn(self.step)
-        if call.gone:
+        if call.gone or self._out_of_time():  # it may have waited for a thread
             end_turn()
-            return self._abandon("cancelled before its body began", usage={})
+            return await self._no_body()
         call.intent_seq = Seq(0)
         began = engine.clock.monotonic_s()
         end, used = await self._run_body(end_turn)
@@ -124,10 +131,19 @@ class StepDriver:
         engine.bodies.ended()
         return await self._not_a_value(end, took_ms, used)
 
+    async def _no_body(self) -> bool:
+        """A try was due, but nobody waits for it any more or its time is over."""
+        if self.call.gone:
+            return self._abandon("cancelled before its body began", usage={})
+        self.call.intent_seq = Seq(0)
+        return await self._exhausted(self.bounds.out_of_time(), "total_timeout", 0, {"usage": {}})
+
     async def _run_body(self, end_turn: Callable[[], None]) -> tuple[BodyEnd, Used]:
         faults.reach("in_body")
         call, engine = self.call, self.engine
-        self.body, context = engine.bodies.start(call, self.tries, end_turn)
+        left_s = self.bounds.left_s(engine.clock.now_epoch_ms())
+        self._total_first = left_s is not None and left_s <= (self.step.timeout_s or math.inf)
+        self.body, context = engine.bodies.start(call, self.tries, end_turn, self.details, left_s=left_s)
         end = await self.body.end
         self.body = None
         faults.reach("after_effect")
@@ -155,45 +171,73 @@ class StepDriver:
                 "cancelled by the agent" if end.ended else "cancelled by the agent; its body did not end", **used
             )
         if end.timed_out:
-            error = TimeoutError(f"no result within {self.step.timeout_s:g} s")
+            expired = self._total_first and not end.silent
+            error = self.bounds.out_of_time() if expired else TimeoutError(_late(self.step, end))
             if at_most_once:
                 return await self._resolve(f"the step timed out: {error}", proved=False)
-            return await self._failed_try(error, took_ms, used)
+            return await self._failed_try(error, took_ms, used, expired=expired)
         raised = end.error or asyncio.CancelledError("the body cancelled itself")
         if isinstance(raised, StopRun):
             raised = RuntimeError(f"the body raised {type(raised).__name__}, which only the engine may: {raised}")
         return await self._failed_try(raised, took_ms, used)
 
-    async def _failed_try(self, error: BaseException, took_ms: int, used: Used) -> bool:
-        retry = self.step.retry
-        self.failures += 1
-        worth = isinstance(error, NotDone if self.step.effect == "at_most_once" else retry.retry_on)
-        if not worth or self.failures >= retry.max_tries or self.call.gone:
+    async def _failed_try(self, error: BaseException, took_ms: int, used: Used, *, expired: bool = False) -> bool:
+        engine, call = self.engine, self.call
+        chance = engine.clock.random_bytes(1)[0] / 255
+        verdict = self.bounds.failed(error, engine.clock.now_epoch_ms(), chance, expired=expired)
+        if call.gone or not verdict.worth:
             self._fail(error_type(error), error_message(error), error_data(error), took_ms, used)
             return False
-        engine, call = self.engine, self.call
-        engine.put(
+        if verdict.exhausted:
+            return await self._exhausted(error, verdict.exhausted, took_ms, used)
+        record = engine.put(
             TryFailed,
             key=call.key,
             name=self.step.name,
             tries=self.tries,
             type=error_type(error),
-            message=error_message(error, TRY_MESSAGE_MAX),
+            message=error_message(error, try_message_max(self.bounds.failures)),
+            limit=verdict.limit or None,
+            due=engine.clock.now_epoch_ms() + math.ceil(verdict.wait_s * 1000) if verdict.wait_s > 0 else None,
             **used,
         )
         engine.writer.flush_soon()
         faults.reach("before_retry")
-        await self._wait(retry.wait_s(self.failures, engine.clock.random_bytes(1)[0] / 255))
+        if record.due is not None:
+            await self._wait_until(EpochMs(record.due), record)
         return True
 
-    async def _wait(self, seconds: float) -> None:
-        if seconds <= 0:
+    def _out_of_time(self) -> bool:
+        left_s = self.bounds.left_s(self.engine.clock.now_epoch_ms())
+        return left_s is not None and left_s <= 0
+
+    async def _wait_until(self, due: EpochMs, failed: TryFailed) -> None:
+        """For the next try; if that is long, the run may park meanwhile, and another process goes on."""
+        engine, call = self.engine, self.call
+        left_s = (due - engine.clock.now_epoch_ms()) / 1000
+        if left_s <= 0 or call.gone:
             return
-        self._pause = asyncio.get_running_loop().create_future()
-        timer = self.engine.loop.engine_at(seconds, self.forsaken)
-        await self._pause
+        reason = f"try {failed.tries} failed: {failed.type}: {failed.message}"
+        pause = self.pause = Pause(due, EpochMs(failed.time), reason, asyncio.get_running_loop().create_future())
+        timer = engine.loop.engine_at(left_s, lambda: engine.when_not_parking(self._end_pause))
+        if left_s > engine.config.park_linger_s:
+            self.details.record()
+            self._waiting = True
+            engine.driver_waits(self)
+        await pause.over
         timer.cancel()
-        self._pause = None
+        self.pause = None
+
+    def _end_pause(self) -> None:
+        if self.pause is not None and not self.pause.over.done():
+            self._go_on()
+            self.pause.over.set_result(None)
+
+    def _go_on(self) -> None:
+        """At once, not when this driver's task has its turn: until then the run could park with a body about to begin."""
+        if self._waiting:
+            self._waiting = False
+            self.engine.driver_goes_on()
 
     # --- outcomes -----------------------------------------------------------------------------------------------
 
@@ -205,12 +249,37 @@ class StepDriver:
         self.engine.put_outcome(Abandoned, self.call, reason=reason, **used)
         return False
 
+    # --- exhausted ------------------------------------------------------------------------------------------------
+
+    async def _exhausted(self, error: BaseException, bound: str, took_ms: int, used: Used) -> bool:
+        """The last try failed, and `bound` allows no other. True: a person lets it run again."""
+        type_, message, data = error_type(error), error_message(error), error_data(error)
+        if self.step.retry.on_exhausted == "fail" or self.call.gone:
+            self._fail(type_, message, data, took_ms, used)
+            return False
+        self.details.record()
+        faults.reach("before_question")
+        asked = self.engine.put(
+            Uncertain,
+            key=self.call.key,
+            name=self.step.name,
+            reason=f"all tries failed ({bound}), the last one: {type_}: {error_message(error, TRY_MESSAGE_MAX)}",
+            input=self.call.digest,
+            exhausted=True,
+            type=type_,
+            message=message,
+            data=data,
+            **used,
+        )
+        faults.reach("after_question")
+        return await self._ask(asked, asked.reason)
+
     # --- uncertain ----------------------------------------------------------------------------------------------
 
     async def _resolve(self, reason: str, *, proved: bool, asked: Uncertain | None = None) -> bool:
         """The effect may have happened. `proved`: whoever was at it is gone for sure. True: it may run again."""
         if asked is not None and self.engine.inbox.holds(self.call.key):
-            return await self._ask(asked.reason, EpochMs(asked.time))  # a person's word came before another probe
+            return await self._ask(asked, asked.reason)  # a person's word came before another probe
         again, hint = await self._settle_by_probe(proved)
         if again is not None:
             return again
@@ -219,10 +288,11 @@ class StepDriver:
             self.engine.put_outcome(Settled, self.call, decision="fail", by="on_uncertain", reason=reason)
             return False
         if asked is None:
+            self.details.record()
             asked = self.engine.put(
                 Uncertain, key=self.call.key, name=self.step.name, reason=reason, input=self.call.digest
             )
-        return await self._ask(reason, EpochMs(asked.time))
+        return await self._ask(asked, reason)
 
     async def _settle_by_probe(self, proved: bool) -> tuple[bool | None, str]:
         """(True: run again | False: it has its outcome | None: nobody can tell, what the reason should add)."""
@@ -253,7 +323,7 @@ class StepDriver:
             return UNKNOWN
         end_turn = await self.engine.bodies.turn(self.step, probe=True)
         faults.reach("before_probe")
-        run, _ = self.engine.bodies.start(self.call, self.tries, end_turn, probe=True)
+        run, _ = self.engine.bodies.start(self.call, self.tries, end_turn, self.details, probe=True)
         end = await run.end
         self.engine.bodies.ended()
         faults.reach("after_probe")
@@ -274,8 +344,8 @@ class StepDriver:
         )
         return UNKNOWN
 
-    async def _ask(self, reason: str, since: EpochMs) -> bool:
-        self.question = Question(reason, since, asyncio.get_running_loop().create_future())
+    async def _ask(self, asked: Uncertain, reason: str) -> bool:
+        self.question = Question(asked, reason, asyncio.get_running_loop().create_future())
         self.engine.inbox.offer(self)
         if self.question.answer.done():
             again = self.question.answer.result()
@@ -298,15 +368,23 @@ class StepDriver:
             self.engine.poke()
             return False
         if body.decision == "again":
-            self._settled_again(body.by, body.reason, inbox_id)
+            said = self._settled_again(body.by, body.reason, inbox_id)
+            self.bounds.renew(EpochMs(said.time), tries=self.question.exhausted)
         else:
+            asked, failed = self.question.asked, self.question.exhausted and body.decision == "fail"
             self.engine.put_outcome(
-                Settled, self.call, decision=body.decision, value=data, by=body.by, reason=body.reason, inbox=inbox_id
+                Settled,
+                self.call,
+                decision=body.decision,
+                value=data,
+                by=body.by,
+                reason=body.reason,
+                inbox=inbox_id,
+                type=asked.type if failed else None,
+                message=asked.message if failed else None,
+                data=asked.data if failed else None,
             )
-        if self._waiting:
-            # At once, not when this driver's task has its turn: until then the run could park with a body about to begin.
-            self._waiting = False
-            self.engine.driver_goes_on()
+        self._go_on()
         self.question.answer.set_result(body.decision == "again")
         return True
 
@@ -326,34 +404,19 @@ class StepDriver:
             raise ValueError("its value is too large for an answer")
         return encoded.data
 
-    def _settled_again(self, by: str, reason: str, inbox_id: str) -> None:
-        self.engine.put(
+    def _settled_again(self, by: str, reason: str, inbox_id: str) -> Settled:
+        return self.engine.put(
             Settled, key=self.call.key, name=self.step.name, decision="again", by=by, reason=reason, inbox=inbox_id
         )
 
     def waited(self) -> Waited:
         """For the park record."""
-        assert self.question is not None
-        reason = self.question.reason + (f". {self.question.refused}" if self.question.refused else "")
-        return Waited(
-            kind="uncertain",
-            key=self.call.key,
-            name=self.step.name,
-            input=self.call.digest,
-            arguments=shown_arguments(self.call.args),
-            reason=reason[:1024],
-            since=self.question.since,
-        )
+        waits = self.pause or self.question
+        assert waits is not None
+        return waits.waited(self.call)
 
 
-def shown_arguments(args: object) -> Json:
-    """The arguments as far as they fit: the longest are cut to text, so that a person still sees the others."""
-    raw = canonical(args)
-    if len(raw) <= ARGUMENTS_SHOWN_BYTES or not isinstance(args, dict) or not args:
-        return args if len(raw) <= ARGUMENTS_SHOWN_BYTES else None
-    room = ARGUMENTS_SHOWN_BYTES // (2 * len(args))
-    shown = {}
-    for name, value in args.items():
-        text = json.dumps(value, ensure_ascii=False)
-        shown[name] = value if len(text.encode()) <= room else text[: room // 4] + "…"
-    return shown if len(canonical(shown)) <= ARGUMENTS_SHOWN_BYTES else None
+def _late(step: Step[..., Any], end: BodyEnd) -> str:  # of any signature
+    if end.silent:
+        return f"no heartbeat within {step.heartbeat_timeout_s:g} s"
+    return f"no result within {step.timeout_s:g} s"

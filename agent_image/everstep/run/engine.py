@@ -235,6 +235,7 @@ class Engine:
             tries=tries,
             reserve=(call.reserve.to_json(self.history.spend.budget) or None) if call.reserve else None,
         )
+        call.began = call.began or EpochMs(record.time)
         self.note_step(record)
         return Seq(record.seq)
 
@@ -289,9 +290,10 @@ class Engine:
             self.delivery.wake()
 
     def driver_waits(self, driver: StepDriver) -> None:
-        """A driver waits for a person: it no longer keeps the run from parking."""
+        """A driver waits for a person, or long for its next try: it no longer keeps the run from parking."""
         self.busy_drivers -= 1
-        self.note_step_waiting(driver)
+        if driver.question is not None:
+            self.note_step_waiting(driver)
         self.delivery.wake()
 
     def driver_goes_on(self) -> None:

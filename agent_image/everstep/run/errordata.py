@@ -10,6 +10,9 @@ MESSAGE_MAX = 8 * 1024
 """Bytes of a failure's message that are kept."""
 TRY_MESSAGE_MAX = 1024
 """The same for a failed try that is followed by another: there may be thousands."""
+TRY_MESSAGE_SHORT = 128
+TRIES_TOLD_WHOLE = 16
+"""After so many failed tries of a step the others are told in TRY_MESSAGE_SHORT bytes each."""
 DATA_MAX = 16 * 1024
 
 
@@ -35,6 +38,11 @@ def step_failed(record: Failure, key: StepKey) -> StepFailed:
     held = record.type == BudgetExceeded.__name__ and isinstance(record.data, dict) and "budget" in record.data
     kind = BudgetExceeded if held else StepFailed
     return kind(record.type, record.message, record.data, step=record.name, key=key)
+
+
+def try_message_max(failures: int) -> int:
+    """The bound for the message of a step's `failures`-th failed try."""
+    return TRY_MESSAGE_MAX if failures <= TRIES_TOLD_WHOLE else TRY_MESSAGE_SHORT
 
 
 def error_data(error: BaseException) -> Json:

@@ -20,8 +20,9 @@ from everstep.journal.inbox import BudgetBody
 from everstep.journal.records import BudgetRaised, Failure, Held, Record, Waited
 from everstep.journal.spend import Spend
 from everstep.run.arguments import checksums
-from everstep.run.driver import StepDriver, shown_arguments
+from everstep.run.driver import StepDriver
 from everstep.run.scope import BodyContext, outside
+from everstep.run.waits import shown_arguments
 
 if TYPE_CHECKING:
     from everstep.run.calls import StepCall

@@ -19,6 +19,7 @@ from everstep.journal.records import (
     Failure,
     Finished,
     Fired,
+    Heartbeat,
     Held,
     Intent,
     Json,
@@ -53,6 +54,34 @@ class Past:
     """The newest of its intent, try_failed, uncertain and `settled: again` records: where the step stands."""
     intent: Intent | None = None
     outcome: Record | None = None
+    began: int = 0
+    """When its first intent was made, epoch ms; later, once a person has let it run again."""
+    failures_by: dict[str, int] | None = None
+    """Failures per entry of `max_tries_by`."""
+    details: Json = None
+    """Of its newest heartbeat."""
+
+    def note(self, record: TryFailed | Uncertain | Heartbeat) -> None:
+        """What happened between its intents."""
+        if isinstance(record, Heartbeat):
+            self.details = record.details
+            return
+        self.last = record
+        if isinstance(record, Uncertain):
+            return
+        self.failures += 1
+        if record.limit:
+            counts = self.failures_by = self.failures_by or {}
+            counts[record.limit] = counts.get(record.limit, 0) + 1
+
+    def again(self, record: Settled) -> None:
+        """It may run again. A person's word begins the time anew, and after exhausted tries the tries, too."""
+        if record.inbox:
+            self.began = record.time
+        if isinstance(self.last, Uncertain) and self.last.exhausted:
+            self.failures = 0
+            self.failures_by = None
+        self.last = record
 
 
 @dataclass
@@ -97,14 +126,12 @@ class History:
             case Timer() | Value() | Held():
                 self.claims.append(record)
                 self.past[record.key] = Past(record)
-            case TryFailed() | Uncertain():
-                past = self._at(record)
-                past.last = record
-                past.failures += isinstance(record, TryFailed)
+            case TryFailed() | Uncertain() | Heartbeat():
+                self._at(record).note(record)
             case Settled():
                 self.inbox_ids.add(record.inbox)
                 if record.decision == "again":
-                    self._at(record).last = record
+                    self._at(record).again(record)
                 else:
                     self._outcome(record)
             case Result() | Failure() | Abandoned() | Fired():
@@ -136,6 +163,7 @@ class History:
             past = self.past[record.key] = Past(record)
             self.claims.append(record)
         past.tries += 1
+        past.began = past.began or record.time
         past.last = past.intent = record
 
     def _at(self, record: Record) -> Past:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from everstep.ids import StepKey
+from everstep.journal.records import Json
 
 if TYPE_CHECKING:
     from everstep.run.engine import Engine
+    from everstep.run.heartbeat import Heart
 
 
 class Scope:
@@ -64,6 +66,10 @@ class BodyContext:
     tokens: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Tokens in and out by model, of what was reported without money."""
     reported: bool = False
+    heart: "Heart | None" = None
+    """None in a probe."""
+    details: Json = None
+    """Of the newest heartbeat of an earlier try."""
 
 
 SCOPE: contextvars.ContextVar["Scope | None"] = contextvars.ContextVar("everstep_scope", default=None)

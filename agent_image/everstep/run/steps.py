@@ -49,6 +49,8 @@ class Step(Generic[P, R]):
         *,
         effect: EffectClass,
         timeout_s: float | None,
+        total_timeout_s: float | None = None,
+        heartbeat_timeout_s: float | None = None,
         retry: Retry,
         probe: Callable[..., object] | None,
         on_uncertain: OnUncertain,
@@ -59,6 +61,10 @@ class Step(Generic[P, R]):
         self.reserve = reserve
         self.effect: EffectClass = effect
         self.timeout_s = timeout_s
+        self.total_timeout_s = total_timeout_s
+        self.heartbeat_timeout_s = heartbeat_timeout_s
+        self.bounded = any(bound is not None for bound in (timeout_s, total_timeout_s, heartbeat_timeout_s))
+        """Whether a try may time out, so that a sync body needs a thread that can be left behind."""
         self.retry = retry
         self.probe = probe
         self.on_uncertain: OnUncertain = on_uncertain
@@ -189,6 +195,8 @@ def step(
     *,
     effect: EffectClass | None = None,
     timeout: float | None = None,
+    total_timeout: float | None = None,
+    heartbeat_timeout: float | None = None,
     retry: Retry | None = None,
     probe: Callable[..., Probed[Any] | Awaitable[Probed[Any]]]
     | None = None,  # answers Done of the step's own result type
@@ -198,13 +206,18 @@ def step(
 ) -> StepDecorator:
     """Declare a function as a step: its call is journaled, and once it has an outcome it never runs again.
 
-    effect        "read", "idempotent" or "at_most_once"; must be named
-    timeout       seconds per try; None = no bound. A timed-out at_most_once step is uncertain, others fail with TimeoutError
-    retry         Retry(…) for failed tries; None = one try
-    probe         at_most_once only: called with the step's arguments, answers Done(value), NOT_DONE or UNKNOWN
-    on_uncertain  at_most_once only: "ask" a person (default) or "fail" with StepFailed
-    name          shown to people and checked on replay; default the function's name
-    reserve       the most one try may use, for the run's budget: a Reserve, or a function of the step's arguments that gives one
+    effect             "read", "idempotent" or "at_most_once"; must be named
+    timeout            seconds per try; None = no bound. A timed-out at_most_once step is uncertain, others fail with TimeoutError
+    total_timeout      seconds for all tries and the waits between them, from the first intent on, over crashes; None = no bound
+    heartbeat_timeout  seconds within which the body must call everstep.heartbeat() again, else the try has timed out; None = it
+                       need not
+    retry              Retry(…) for failed tries; None = one try
+    probe              at_most_once only: called with the step's arguments, answers Done(value), NOT_DONE or UNKNOWN
+    on_uncertain       at_most_once only: "ask" a person (default) or "fail" with StepFailed
+    name               shown to people and checked on replay; default the function's name
+    reserve            the most one try may use, for the run's budget: a Reserve, or a function of the step's arguments giving one
+
+    docs/steps.md tells each with its reason and with what happens on a crash.
 
     Raises BadStep at import if the declaration is wrong."""
     if fn is not None or effect is None:
@@ -212,8 +225,7 @@ def step(
         raise BadStep(f"{where} does not say what it does to the outside. Name one of the three:\n{THREE_CLASSES}")
     if effect not in get_args(EffectClass):
         raise BadStep(f"effect={effect!r} is none of the three:\n{THREE_CLASSES}")
-    if timeout is not None and timeout <= 0:
-        raise BadStep(f"timeout must be more than 0 seconds, not {timeout}")
+    check_bounds(timeout, total_timeout, heartbeat_timeout, retry or ONCE)
     if effect != "at_most_once" and (probe is not None or on_uncertain is not None):
         raise BadStep(
             f'probe= and on_uncertain= are for effect="at_most_once"; a step with effect={effect!r} simply runs again'
@@ -235,6 +247,8 @@ def step(
             function,
             effect=effect,
             timeout_s=timeout,
+            total_timeout_s=total_timeout,
+            heartbeat_timeout_s=heartbeat_timeout,
             retry=retry or ONCE,
             probe=probe,
             on_uncertain=on_uncertain or "ask",
@@ -243,3 +257,23 @@ def step(
         )
 
     return declare
+
+
+def check_bounds(
+    timeout: float | None, total: float | None, heartbeat: float | None, retry: Retry, where: str = ""
+) -> None:
+    """Of a declaration. Raises BadStep."""
+    named = {"timeout": timeout, "total_timeout": total, "heartbeat_timeout": heartbeat}
+    for name, seconds in named.items():
+        if seconds is not None and not seconds > 0:
+            raise BadStep(f"{where}{name} must be more than 0 seconds, not {seconds}")
+    for name, outer in (("timeout", "total_timeout"), ("heartbeat_timeout", "timeout")):
+        inner_s, outer_s = named[name], named[outer]
+        if inner_s is not None and outer_s is not None and inner_s > outer_s:
+            raise BadStep(
+                f"{where}{name} of {inner_s:g} s is longer than {outer} of {outer_s:g} s, so it could never act"
+            )
+    if retry.max_tries is None and total is None:
+        raise BadStep(
+            f"{where}Retry(max_tries=None) tries for ever: give the step a total_timeout, or name a number of tries"
+        )

@@ -1,4 +1,4 @@
-"""The HumanRequest of kind `uncertain`: may the effect of an at_most_once step have happened?"""
+"""The HumanRequests about a step: `uncertain`, may its effect have happened; `exhausted`, all its tries failed, and now?"""
 
 import hashlib
 
@@ -26,15 +26,21 @@ def arguments_digest(wait: Waited) -> str:
 
 def build_request(ref: RunRef, wait: Waited, installation: str, number: int = 1) -> dict[str, Json]:
     """The object as a dict, without a response. Arguments are shown only as far as they are short."""
-    step = wait.name or f"step {wait.key}"
-    prompt = (
-        f"{step} (key {wait.key}) was in flight when its process was lost, and nothing proves whether it happened. "
-        "Find out outside, then answer: done (with the value it returned), again (it did not happen), or fail."
-    )
+    step = f"{wait.name or 'step'} (key {wait.key})"
+    if wait.kind == "exhausted":
+        prompt = (
+            f"{step} failed in all the tries it has. Find the cause outside (see the reason), then answer: again (all tries "
+            "anew), done (with the value it should have returned), or fail (the agent gets the error of the last try)."
+        )
+    else:
+        prompt = (
+            f"{step} was in flight when its process was lost, and nothing proves whether it happened. "
+            "Find out outside, then answer: done (with the value it returned), again (it did not happen), or fail."
+        )
     spec: dict[str, Json] = {
         "runRef": {"name": ref.name, "uid": ref.uid},
         "key": wait.key,
-        "kind": "uncertain",
+        "kind": wait.kind,
         "prompt": prompt[:PROMPT_MAX],
         "argumentsDigest": arguments_digest(wait),
     }

@@ -70,7 +70,7 @@ class Summary(enum.StrEnum):
     """The attempt verifies and replays the journal; no body has run yet."""
     RUNNING = "Running"
     WAITING = "Waiting"
-    """Parked until a time."""
+    """Parked until a time, or until a person says what becomes of a step whose tries are exhausted."""
     UNCERTAIN = "Uncertain"
     """Parked until a person says whether an effect happened."""
     SUSPENDED = "Suspended"
@@ -133,6 +133,8 @@ class Reason(enum.StrEnum):
     # parked and suspended
     TIMER_PENDING = "TimerPending"
     STEP_UNCERTAIN = "StepUncertain"
+    TRIES_EXHAUSTED = "TriesExhausted"
+    """A step with on_exhausted="ask" failed in all its tries; a person is asked."""
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"
 

@@ -14,6 +14,8 @@ from everstep_operator.decide.look import Look
 from everstep_operator.decide.model import Action, AddInbox, CreateRequest, RequestView, SetRequestState
 
 OPEN, ANSWERED, APPLIED, STALE = "Open", "Answered", "Applied", "Stale"
+ASKED = ("uncertain", "exhausted")
+"""Kinds of waits that a person ends, each with done, again or fail."""
 ASKED_MAX = 20
 """How often one wait is asked about: a bound for the search, far above what a person would put up with."""
 
@@ -42,7 +44,7 @@ def ours(look: Look) -> tuple[RequestView, ...]:
 
 def open_questions(look: Look, park: Park) -> tuple[Question, ...]:
     """What only a person can end."""
-    return tuple(_question(look, wait) for wait in park.waits if wait.kind == "uncertain")
+    return tuple(_question(look, wait) for wait in park.waits if wait.kind in ASKED)
 
 
 def _question(look: Look, wait: Waited) -> Question:

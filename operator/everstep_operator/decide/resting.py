@@ -120,10 +120,11 @@ def _rest(look: Look, park: Park, asked: Questions) -> Plan:
     message = _what(look, park, asked)
     before = look.run.status.condition(Cond.PARKED)
     first_look = before is None or before.status != "True"
+    unclear = any(q.wait.kind == "uncertain" for q in asked)
     return Plan(
         look.status,
-        Summary.UNCERTAIN if asked else Summary.WAITING,
-        Reason.STEP_UNCERTAIN if asked else Reason.TIMER_PENDING,
+        Summary.UNCERTAIN if unclear else Summary.WAITING,
+        Reason.STEP_UNCERTAIN if unclear else Reason.TRIES_EXHAUSTED if asked else Reason.TIMER_PENDING,
         message,
         parked=True,
         look_again=None if look.cancelling else wake_time(look, park),
@@ -138,9 +139,11 @@ def _what(look: Look, park: Park, asked: Questions) -> str:
     refused = next((q.wait.reason for q in asked if q.number > 1 and q.wait.reason), "")
     why = f" (the answer before could not be taken: {refused})" if refused else ""
     key = asked[0].wait.key
-    return (
-        f"{names} may have happened{why}: kubectl everstep settle {look.run.name} {key} --done VALUE | --again | --fail"
-    )
+    kinds = {q.wait.kind for q in asked}
+    what = "may have happened" if "uncertain" in kinds else "failed in all tries"
+    if len(kinds) > 1:
+        what = "may have happened, or failed in all tries"
+    return f"{names} {what}{why}: kubectl everstep settle {look.run.name} {key} --done VALUE | --again | --fail"
 
 
 def _end(look: Look, class_: LossClass, reason: str) -> AgentRunStatus:
