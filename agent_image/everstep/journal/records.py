@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from everstep.errors import JournalUnreadable
 from everstep.ids import Seq
+from everstep.journal.canonical import Layout, canonical_fields, layout
 from everstep.journal.canonical import canonical as canonical  # noqa: PLC0414 - whoever makes records finds it here
 
 SCHEMA_VERSION = 1
@@ -309,6 +310,8 @@ Record: TypeAlias = Annotated[
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[Record] = TypeAdapter(Record)
+_LAYOUTS: dict[type, Layout] = {}
+"""The fields of each kind in canonical order, made at its first use."""
 
 
 def encode(record: Record) -> bytes:
@@ -316,9 +319,11 @@ def encode(record: Record) -> bytes:
     if record.kind == "park":
         return canonical(record.model_dump(exclude_none=True))
     # Every other kind holds plain JSON, so its fields are the object; pydantic's own dump walks each value again.
-    if record.kind == "value":
-        return canonical(vars(record))
-    return canonical({name: value for name, value in vars(record).items() if value is not None})
+    kind = type(record)
+    fields = _LAYOUTS.get(kind)
+    if fields is None:
+        fields = _LAYOUTS[kind] = layout(list(kind.model_fields))
+    return canonical_fields(fields, vars(record), keep_none=kind is Value)
 
 
 def decode(raw: bytes, seq: Seq) -> Record:

@@ -5,18 +5,20 @@ SADD, SISMEMBER, SMEMBERS, UNLINK, SCAN, INFO; CONFIG GET once if it is allowed 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from redis.asyncio import RedisCluster
+from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import NoScriptError
 
 from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
 from everstep.journal import durability
 from everstep.journal.keys import JournalKeys, journal_id_of, meta_pattern
 from everstep.journal.redis_client import Client, Reply, make_client, script
 from everstep.journal.redis_errors import CLIENT_ERRORS, translated, wrap
+from everstep.journal.redis_pipe import Answered, Pipe
 from everstep.journal.redis_url import parse_redis_url
 from everstep.journal.store import (
     AppendAnswer,
@@ -54,6 +56,9 @@ class RedisStore:
         self._drops = False
         self._cluster = isinstance(client, RedisCluster)
         self._first_use = asyncio.Lock()
+        self._pipe: Pipe | None = None
+        self._piped = not self._cluster
+        """Whether appends go through a pipe: not in a cluster, whose client follows moved slots."""
 
     @classmethod
     def from_url(cls, url: str, *, installation: str, ca_path: str | None = None) -> "RedisStore":
@@ -86,15 +91,50 @@ class RedisStore:
         progress: bytes | None = None,
         park_after_inbox: str | None = None,
     ) -> AppendReply:
+        lease = (attempt, owner)
+        keys, arguments = self._append_words(journal, lease, after, records, progress, park_after_inbox)
+        if self._piped:
+            with translated(self.shown):
+                pipe = await self._open_pipe()
+            if pipe is not None:
+                return _append_reply(await self._sent(pipe, keys, arguments), self.shown)
+        return _append_reply(await self._run("append", keys, arguments), self.shown)
+
+    def append_soon(
+        self,
+        journal: JournalId,
+        attempt: Attempt,
+        owner: Owner,
+        after: Head,
+        records: Sequence[Sealed],
+        *,
+        progress: bytes | None,
+        answered: Callable[[Callable[[], AppendReply]], None],
+    ) -> bool:
+        pipe = self._pipe
+        if pipe is None or pipe.closed:
+            return False
+        keys, arguments = self._append_words(journal, (attempt, owner), after, records, progress, None)
+        self._send(pipe, keys, arguments, lambda reply: answered(lambda: _append_reply(reply, self.shown)))
+        return True
+
+    def _append_words(
+        self,
+        journal: JournalId,
+        lease: tuple[Attempt, Owner],
+        after: Head,
+        records: Sequence[Sealed],
+        progress: bytes | None,
+        park_after_inbox: str | None,
+    ) -> tuple[list[str], list[str | bytes | int]]:
         check_append(after, records)
         keys = self.keys(journal)
-        arguments: list[str | bytes | int] = [attempt, owner, after.seq, after.hash]
+        arguments: list[str | bytes | int] = [*lease, after.seq, after.hash]
         arguments += ("0", "") if progress is None else ("1", progress)
         arguments += ("0", "") if park_after_inbox is None else ("1", park_after_inbox)
         for r in records:
             arguments += (r.record, r.prev_hash, r.hash)
-        reply = await self._run("append", [keys.meta, keys.journal, keys.inbox], arguments)
-        return AppendReply(AppendAnswer(_text(reply[0])), Attempt(reply[1]), _head(reply))
+        return [keys.meta, keys.journal, keys.inbox], arguments
 
     async def report(self, journal: JournalId, attempt: Attempt, owner: Owner, progress: bytes) -> ClaimReply:
         reply = await self._run("report", [self.keys(journal).meta], [attempt, owner, progress])
@@ -200,7 +240,53 @@ class RedisStore:
                 raise
 
     async def aclose(self) -> None:
+        if self._pipe is not None:
+            await self._pipe.aclose()
         await self.client.aclose()
+
+    # --- the pipe -----------------------------------------------------------------------------------------------
+
+    async def _open_pipe(self) -> Pipe | None:
+        """The pipe, opened (again) if need be; None where appends go the ordinary way."""
+        async with self._first_use:
+            pipe = self._pipe
+            if pipe is not None and not pipe.closed:
+                return pipe
+            self._pipe = None
+            if pipe is not None:
+                await pipe.aclose()
+            assert isinstance(self.client, Redis)
+            self._pipe = await Pipe.open(self.client)
+            self._piped = self._pipe is not None
+            return self._pipe
+
+    async def _sent(self, pipe: Pipe, keys: list[str], arguments: list[str | bytes | int]) -> Reply:
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def answered(given: Reply) -> None:
+            if not reply.done():
+                reply.set_result(given)
+
+        self._send(pipe, keys, arguments, answered)
+        return await reply
+
+    @staticmethod
+    def _send(pipe: Pipe, keys: list[str], arguments: list[str | bytes | int], answered: Answered) -> None:
+        """The append script, by its digest, and whole where the server does not know it yet (it answers before running it)."""
+        append = script("append")
+
+        def first(reply: Reply) -> None:
+            if isinstance(reply, NoScriptError):
+                if pipe.closed:
+                    answered(reply)
+                else:
+                    pipe.send(("EVAL", append.text, len(keys), *keys, *arguments), answered)
+                return
+            if isinstance(reply, Exception):
+                pipe.distrust()  # read-only, failed over, out of memory: find the way to the primary anew
+            answered(reply)
+
+        pipe.send(("EVALSHA", append.sha, len(keys), *keys, *arguments), first)
 
     # --- the client ----------------------------------------------------------------------------------------------
 
@@ -264,6 +350,13 @@ def _checked(fields: Mapping[str, str]) -> Mapping[str, str]:
 
 def _flat(fields: Mapping[str, str]) -> list[str | bytes | int]:
     return [part for pair in fields.items() for part in pair]
+
+
+def _append_reply(reply: Reply, shown: str) -> AppendReply:
+    """Raises JournalUnavailable or BadStore for an exception in a reply's place."""
+    if isinstance(reply, Exception):
+        raise wrap(reply, shown) from reply
+    return AppendReply(AppendAnswer(_text(reply[0])), Attempt(reply[1]), _head(reply))
 
 
 def _head(reply: Reply) -> Head | None:

@@ -5,7 +5,7 @@ answer" and "this URL cannot carry a journal" are exceptions (JournalUnavailable
 """
 
 import enum
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -246,6 +246,26 @@ class InlineStore(Protocol):
         park_after_inbox: str | None = None,
     ) -> AppendReply:
         """As `Store.append`."""
+        ...
+
+
+@runtime_checkable
+class SendingStore(Protocol):
+    """A store that can send an append at once, in the same turn of the event loop, where its connection is open (Redis)."""
+
+    def append_soon(
+        self,
+        journal: JournalId,
+        attempt: Attempt,
+        owner: Owner,
+        after: Head,
+        records: Sequence[Sealed],
+        *,
+        progress: bytes | None,
+        answered: Callable[[Callable[[], AppendReply]], None],
+    ) -> bool:
+        """Send an append. False: not possible now, and nothing was sent; `append` is the way then. Else `answered` is called
+        once, from the event loop, with what gives the reply or raises as `Store.append` does; it must not raise itself."""
         ...
 
 

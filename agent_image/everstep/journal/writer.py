@@ -22,7 +22,16 @@ from everstep.errors import Fenced, Frozen, JournalConflict, JournalUnavailable,
 from everstep.ids import Attempt, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.records import RECORD_MAX_BYTES, Record, encode
-from everstep.journal.store import APPEND_MAX_RECORDS, AppendAnswer, AppendReply, Head, InlineStore, Sealed, Store
+from everstep.journal.store import (
+    APPEND_MAX_RECORDS,
+    AppendAnswer,
+    AppendReply,
+    Head,
+    InlineStore,
+    Sealed,
+    SendingStore,
+    Store,
+)
 
 APPEND_MAX_BYTES = 1024 * 1024
 UNREACHABLE_AFTER_S = 60.0
@@ -72,6 +81,7 @@ class JournalWriter:
     ) -> None:
         self._store = store
         self._inline = store if isinstance(store, InlineStore) else None
+        self._sending = store if isinstance(store, SendingStore) else None
         self._journal_id = journal_id
         self._attempt = attempt
         self._owner = owner
@@ -87,6 +97,8 @@ class JournalWriter:
         self._queue: deque[Sealed] = deque()
         self._wanted: int = head.seq  # flush up to here
         self._flusher: asyncio.Task[None] | None = None
+        self._in_flight = False
+        """An append was sent without a task; `_answered` will be told."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._stopped: BaseException | None = None
         self._parking = False
@@ -185,7 +197,9 @@ class JournalWriter:
 
     def _want(self, seq: int) -> None:
         self._wanted = max(self._wanted, seq)
-        if self._flusher is None:
+        if self._flusher is not None or self._in_flight:
+            return
+        if self._sending is None or not self._context.copy().run(self._send, self._sending):
             self._flusher = self._spawn(self._flush())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -224,6 +238,43 @@ class JournalWriter:
             return
         except BaseException as e:
             self._stop(e)
+
+    def _send(self, store: SendingStore) -> bool:
+        """One try, without a task. False: nothing was sent."""
+        batch = self._next_batch()
+        try:
+            faults.reach("before_append")
+            self._in_flight = store.append_soon(
+                self._journal_id,
+                self._attempt,
+                self._owner,
+                self._confirmed,
+                batch,
+                progress=self._progress(),
+                answered=lambda reply: self._answered(batch, reply),
+            )
+        except BaseException as e:
+            self._stop(e)
+            return True
+        return self._in_flight
+
+    def _answered(self, batch: list[Sealed], reply: Callable[[], AppendReply]) -> None:
+        """Of `_send`. Where the store is away, `_flush` goes on, as after `_flush_now`."""
+        self._in_flight = False
+        try:
+            answer = reply()
+            faults.reach("after_append")
+            if answer.answer not in _ACCEPTED:
+                raise self._refusal(answer, batch)
+            self._written(batch)
+        except JournalUnavailable:
+            if self._stopped is None:
+                self._flusher = self._spawn(self._flush())
+        except BaseException as e:
+            self._stop(e)
+        else:
+            if self._stopped is None and self._confirmed.seq < self._wanted:
+                self._want(self._wanted)
 
     async def _park(self, before: Head, sealed: Sealed) -> None:
         try:

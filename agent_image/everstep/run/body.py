@@ -54,9 +54,12 @@ class BodyRun:
         self, body: Callable[[], Coroutine[Any, Any, object]], context: contextvars.Context, name: str
     ) -> None:
         """Run an async body."""
-        self._task = self._loop.engine_task(_told(body), name, context)
-        self._task.add_done_callback(self._task_done)
         self._arm()
+        self._task = self._loop.engine_task_now(_told(body), name, context)
+        if self._task.done():
+            self._task_done(self._task)
+        else:
+            self._task.add_done_callback(self._task_done)
 
     def start_thread(self, body: Callable[[], object], context: contextvars.Context, name: str) -> None:
         """Run a sync body in a thread of its own. A daemon, so that one that hangs does not keep the process."""

@@ -125,6 +125,8 @@ class Delivery:
                 continue
             if self._idle():
                 return False
+            if engine.clock.monotonic_s() > until:
+                return True
         return False
 
     @staticmethod
@@ -148,6 +150,8 @@ class Delivery:
             if self.queue:  # what waited in the inbox became an outcome while we pump, so nothing else would deliver it
                 return False
         engine.start_drivers()
+        if self.queue:  # bodies that never waited have ended already
+            return False
         engine.writer.flush_soon()
         engine.poke()
         return True

@@ -273,9 +273,10 @@ class Engine:
         for call in unstarted:
             driver = call.driver = self.drivers[call.key] = StepDriver(self, call)
             self.busy_drivers += 1
-            task = self.loop.engine_task(self._drive(driver), f"step {call.key}")
-            self._drive_tasks.add(task)
-            task.add_done_callback(self._drive_tasks.discard)
+            task = self.loop.engine_task_now(self._drive(driver), f"step {call.key}")
+            if not task.done():
+                self._drive_tasks.add(task)
+                task.add_done_callback(self._drive_tasks.discard)
 
     async def _drive(self, driver: StepDriver) -> None:
         try:
