@@ -7,6 +7,8 @@
 import json
 from dataclasses import dataclass, field
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -28,7 +30,7 @@ class Progress:
     usage: dict[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        return json.dumps(vars(self), separators=(",", ":")).encode()  # no deep copy: it rides along with every append
+        return _ENCODER.encode(vars(self)).encode()  # no deep copy: it rides along with every append
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Progress | None":

@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from everstep.ids import JournalId, StepKey
@@ -45,8 +46,7 @@ class Bodies:
 
     async def turn(self, step: Step[..., Any], *, probe: bool = False) -> Callable[[], None]:  # of any signature
         """Wait until a body may begin: for a thread if it needs one, and for ever after SIGTERM. Gives what ends the turn."""
-        function = step.probe if probe else step.fn
-        if asyncio.iscoroutinefunction(function) or self._inline(step, probe):
+        if (step.probe_is_async if probe else step.is_async) or self._inline(step, probe):
             await self.may_begin()
             return _nothing
         await self._threads.acquire()
@@ -68,7 +68,7 @@ class Bodies:
         step = call.step
         function = step.probe if probe else step.fn
         assert function is not None
-        is_async = asyncio.iscoroutinefunction(function)
+        is_async = step.probe_is_async if probe else step.is_async
         inline = self._inline(step, probe)
         args, kwargs = step.signature.decode(call.args)
         body = BodyContext(step.name, call.key, idempotency_key(self._engine.config.journal_id, call.key), tries)
@@ -118,6 +118,8 @@ def _nothing() -> None:
     return None
 
 
+@lru_cache(maxsize=256)  # asked for twice per try: for the intent and for the body
 def idempotency_key(journal_id: JournalId, key: StepKey, segment: int = 0, snapshot_epoch: int = 0) -> str:
     """Stable over tries and attempts, different for every step of every run: 64 hex digits."""
-    return hashlib.sha256(b"everstep/idem/1" + canonical([journal_id, segment, snapshot_epoch, key])).hexdigest()
+    parts = (canonical(journal_id), canonical(segment), canonical(snapshot_epoch), canonical(key))
+    return hashlib.sha256(b"everstep/idem/1[" + b",".join(parts) + b"]").hexdigest()

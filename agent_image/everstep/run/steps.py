@@ -70,6 +70,7 @@ class Step(Generic[P, R]):
         self.on_uncertain: OnUncertain = on_uncertain
         self.name = name
         self.is_async = inspect.iscoroutinefunction(fn)
+        self.probe_is_async = inspect.iscoroutinefunction(probe)
         self.signature = Signature(fn, name)
         self._method_signature: Signature | None = None
         update_wrapper(cast(Callable[..., Any], self), fn)  # the object stands for the function

@@ -1,0 +1,96 @@
+"""The faster ways give the same bytes and the same order as the plain ones."""
+
+import asyncio
+import json
+import string
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everstep.clock import SystemClock
+from everstep.journal.canonical import canonical, canonical_fields, layout
+from everstep.journal.progress import Progress
+from everstep.journal.records import Intent, Result, encode
+from everstep.run.loop import AgentLoop
+
+PLAIN = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+TEXT = st.text(st.characters(exclude_categories=("Cs",)))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def plainly(value: object) -> bytes:
+    return PLAIN.encode(value).encode()
+
+
+def test_every_character_is_written_alike() -> None:
+    """Each on its own in a string long enough for the faster writer."""
+    block = 1024
+    for start in range(0, 0x110000, block):
+        text = "".join(chr(c) for c in range(start, start + block) if not 0xD800 <= c < 0xE000)
+        assert canonical(text) == plainly(text), hex(start)
+
+
+@given(JSON)
+def test_any_value_is_written_alike(value: object) -> None:
+    assert canonical(value) == plainly(value)
+
+
+@given(st.text(st.sampled_from(string.printable + "äß€😀\x00\x1f\x7f"), min_size=60, max_size=200))
+def test_strings_of_any_length_are_written_alike(text: str) -> None:
+    assert canonical(text) == plainly(text)
+
+
+@given(st.dictionaries(TEXT, JSON, min_size=1, max_size=6), st.booleans())
+def test_fields_are_written_as_their_object(data: dict[str, object], keep_none: bool) -> None:
+    expected = {name: value for name, value in data.items() if keep_none or value is not None}
+    assert canonical_fields(layout(list(data)), data, keep_none) == plainly(expected)
+
+
+@given(key=TEXT, name=TEXT, value=JSON, time=st.integers(0, 2**70))
+def test_records_are_written_as_their_object(key: str, name: str, value: object, time: int) -> None:
+    result = Result(seq=2, key=key, name=name, attempt=1, time=time, value=value, usage={"b": 1, "a": 2})
+    intent = Intent(seq=1, key=key, name=name, attempt=1, time=time, effect="read", input="0" * 64, idem="f" * 64)
+    for record in (result, intent):
+        assert encode(record) == plainly({k: v for k, v in vars(record).items() if v is not None})
+
+
+@given(TEXT, st.dictionaries(TEXT, st.integers(0), max_size=3))
+def test_progress_is_read_back(name: str, usage: dict[str, int]) -> None:
+    progress = Progress(1, "running", 1, 2, None, 3, "t0/1", name, "intent", 4, usage)
+    assert Progress.from_bytes(progress.to_bytes()) == progress
+
+
+def test_a_task_that_runs_at_once_is_a_task_like_any_other() -> None:
+    """It has a current task of its own, takes turns after its first wait, and the one around it goes on as itself."""
+    loop = AgentLoop(SystemClock())
+    seen: list[object] = []
+
+    async def inner(wait: bool) -> str:
+        seen.append(asyncio.current_task())
+        if wait:
+            async with asyncio.timeout(5):
+                await asyncio.sleep(0)
+        seen.append(asyncio.current_task())
+        return "done"
+
+    async def outer() -> tuple[str, str]:
+        me = asyncio.current_task()
+        short = loop.engine_task_now(inner(False), "short")
+        assert short.done()
+        assert asyncio.current_task() is me
+        long = loop.engine_task_now(inner(True), "long")
+        assert not long.done()
+        assert asyncio.current_task() is me
+        assert not {short, long} & asyncio.all_tasks()
+        assert seen == [short, short, long]
+        return short.result(), await long
+
+    try:
+        assert loop.run_until_complete(loop.engine_task(outer(), "outer")) == ("done", "done")
+        assert len({id(task) for task in seen}) == 2
+    finally:
+        loop.close()
