@@ -120,12 +120,11 @@ class Delivery:
                 continue
             if self._deliver_next():
                 turns += 1
-                if turns % LOOK_EVERY == 0 and engine.clock.monotonic_s() > until:
-                    return True
-                continue
-            if self._idle():
+            elif self._idle():
                 return False
-            if engine.clock.monotonic_s() > until:
+            else:
+                turns = 0  # bodies ran: look at the clock
+            if turns % LOOK_EVERY == 0 and engine.clock.monotonic_s() > until:
                 return True
         return False
 
