@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from everstep.run.heartbeat import heartbeat, heartbeat_details
     from everstep.run.inprocess import run
+    from everstep.run.longrun import continue_as_new, restored, snapshot
     from everstep.run.patches import deprecate_patch, patched
     from everstep.run.probe import NOT_DONE, UNKNOWN, Done, Probed
     from everstep.run.retry import Retry
@@ -87,6 +88,7 @@ _HOME = {
         "uuid4",
     ),
     "everstep.run.patches": ("patched", "deprecate_patch"),
+    "everstep.run.longrun": ("continue_as_new", "restored", "snapshot"),
     "everstep.errors": (
         "AgentFailed",
         "BadCall",
@@ -94,6 +96,7 @@ _HOME = {
         "BudgetExceeded",
         "Cancelled",
         "ConfigError",
+        "ContinuedAsNew",
         "Diverged",
         "EverstepError",
         "JournalError",
@@ -137,6 +140,9 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "random",
     "patched",
     "deprecate_patch",
+    "restored",
+    "snapshot",
+    "continue_as_new",
     "idempotency_key",
     "report_usage",
     "heartbeat",
@@ -151,6 +157,7 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "BudgetExceeded",
     "Cancelled",
     "ConfigError",
+    "ContinuedAsNew",
     "Diverged",
     "EverstepError",
     "JournalError",

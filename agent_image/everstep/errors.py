@@ -12,6 +12,7 @@ EverstepError
 
 StopRun (BaseException)   signals that end the process; an agent's `except Exception` must not swallow them
 ├── Fenced, Frozen, Parked, Terminated
+├── ContinuedAsNew        unwinds the agent, which then starts again
 └── Cancelled             a person's wish; the only one that unwinds agent code
 """
 
@@ -191,6 +192,10 @@ class Terminated(StopRun):
 
 class Frozen(StopRun):
     """The journal is frozen after a divergence or a conflict; nothing more is written."""
+
+
+class ContinuedAsNew(StopRun):
+    """Raised by everstep.continue_as_new(): leaves the agent function, which starts again with new inputs. Let it pass."""
 
 
 class Cancelled(StopRun):

@@ -42,6 +42,10 @@ POINTS: dict[str, str] = {
     "before_park": "the park record is not written",
     "after_park": "the park record is written, the process has not ended (M4)",
     "in_replay": "a recorded outcome was delivered (M5)",
+    "before_snapshot": "a snapshot was asked for, its record is not queued yet",
+    "after_snapshot": "the snapshot is queued, not yet written",
+    "before_segment": "the agent left by continue_as_new, the segment is not written",
+    "after_segment": "the segment is written, the agent has not started again",
     "before_finished": "the agent returned, `finished` is not written",
     "after_finished": "`finished` is written, the process has not ended",
 }

@@ -55,6 +55,10 @@ ELSEWHERE: dict[str, str] = {
     "after_heartbeat": "test_steps",
     "before_question": "test_steps",
     "after_question": "test_steps",
+    "before_snapshot": "test_long_runs",
+    "after_snapshot": "test_long_runs",
+    "before_segment": "test_long_runs",
+    "after_segment": "test_long_runs",
 }
 """Points that the script does not reach, and the module of this tier that kills there."""
 

@@ -166,7 +166,7 @@ def test_inbox_mac_binds_journal_id_and_body() -> None:
     ("raw", "says"),
     [
         (b'{"v":2,"kind":"fired","seq":3,"attempt":1,"time":0}', "schema 2"),
-        (b'{"v":1,"kind":"segment","seq":3,"attempt":1,"time":0}', "kind 'segment'"),
+        (b'{"v":1,"kind":"later","seq":3,"attempt":1,"time":0}', "kind 'later'"),
         (b'{"v":1,"kind":"fired","seq":3,"attempt":1,"time":0,"extra":1}', "kind 'fired'"),
         (b"[]", "kind None"),
         (b"\xff\x00", "kind None"),

@@ -17,12 +17,15 @@ NAMES = """
     Budget Reserve Price
     sleep sleep_until now uuid4 random
     patched deprecate_patch
+    restored snapshot continue_as_new
     idempotency_key report_usage
     heartbeat heartbeat_details
     logger is_replaying errors testing
     AgentFailed BadCall BadStep
     BudgetExceeded
-    Cancelled ConfigError Diverged EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON OutsideStep Parked
+    Cancelled ConfigError
+    ContinuedAsNew
+    Diverged EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON OutsideStep Parked
     ResourceFailed
     StepFailed TooManySteps ValueTooLarge
 """.split()  # noqa: SIM905 - easier to read and to change
@@ -46,6 +49,9 @@ SIGNATURES = {
     "heartbeat": "details",
     "heartbeat_details": "type",
     "is_replaying": "",
+    "restored": "type",
+    "snapshot": "state",
+    "continue_as_new": "inputs",
 }
 REPOSITORY = Path(__file__).parents[2]
 

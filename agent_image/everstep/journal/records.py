@@ -277,6 +277,38 @@ class BudgetRaised(_Record):
     inbox: str = ""
 
 
+class _Epoch(_Record):
+    """Opens a new epoch: a later attempt begins at the newest of these, and what is before it may be compacted (a record of this
+    kind may be the first that is left). Written while nothing is pending. Carries all that must outlive what is before it."""
+
+    value: Json = None
+    """The state (snapshot) or the inputs (segment)."""
+    epoch: int
+    """1, 2, … All keys that follow begin with `@<epoch>/`."""
+    segment: int = 0
+    """How often the run continued as new."""
+    clock: int
+    """Run time, epoch milliseconds."""
+    totals: dict[str, Any]  # JSON
+    """Sums over all that is before: `steps` (with an outcome), `spend` (everstep.journal.spend)."""
+    applied: Json = None
+    """Ids of the inbox entries that were applied so far: a list, or the blob that holds it."""
+    kept: list[dict[str, Any]]  # JSON
+    """Records of the run itself that still count, whole: run_started, the newest segment, a cancel on its way to the agent."""
+
+
+class Snapshot(_Epoch):
+    """The agent's own state, by `everstep.snapshot(state)`: a restart begins here, and `everstep.restored()` gives `value`."""
+
+    kind: Literal["snapshot"] = "snapshot"
+
+
+class Segment(_Epoch):
+    """The agent continued as new: it starts again with the inputs in `value`."""
+
+    kind: Literal["segment"] = "segment"
+
+
 class Finished(_Record):
     """The last record. Success is this record with outcome `succeeded`, never an exit code."""
 
@@ -304,6 +336,8 @@ Record: TypeAlias = Annotated[
     | Uncertain
     | Settled
     | Park
+    | Snapshot
+    | Segment
     | Cancel
     | BudgetRaised
     | Finished,

@@ -13,6 +13,7 @@ call raises it.
 import asyncio
 import contextvars
 import enum
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 
@@ -45,6 +46,10 @@ Make = Callable[[Seq], Record]
 
 
 _ACCEPTED = (AppendAnswer.OK, AppendAnswer.DUP)
+
+
+def _went_well(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 class ParkReply(enum.StrEnum):
@@ -103,6 +108,9 @@ class JournalWriter:
         self._stopped: BaseException | None = None
         self._parking = False
         self._retrying = False
+        self._gates: deque[tuple[int, asyncio.Task[None]]] = deque()
+        self.sealed_bytes = 0
+        """Of the records put so far."""
         # Appends run in the context of whoever made the writer: a step that happens to trigger one must not lend it its own.
         self._context = contextvars.copy_context()
 
@@ -129,6 +137,11 @@ class JournalWriter:
         sealed = self._seal(make)
         self._queue.append(sealed)
         return sealed.seq
+
+    def hold_until(self, seq: Seq, done: asyncio.Task[None]) -> None:
+        """Write neither record `seq` nor later ones before this task is done (a blob that the record names is stored). If it
+        fails, the writer ends with its exception."""
+        self._gates.append((seq, done))
 
     def flush_soon(self) -> None:
         """Start writing what is queued, without waiting."""
@@ -191,6 +204,7 @@ class JournalWriter:
             raise ValueTooLarge(f"record {seq} takes {len(raw)} bytes; the bound is {RECORD_MAX_BYTES}")
         sealed = Sealed(seq, raw, prev.hash, self._chain.link(prev.hash, raw))
         self._sealed = Head(seq, sealed.hash)
+        self.sealed_bytes += len(raw)
         return sealed
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -210,6 +224,9 @@ class JournalWriter:
         try:
             while self._stopped is None and self._confirmed.seq < self._wanted:
                 batch = self._next_batch()
+                if not batch:
+                    await self._gates[0][1]
+                    continue
                 if await self._append(self._confirmed, batch, None) is None:
                     return
                 self._written(batch)
@@ -226,6 +243,8 @@ class JournalWriter:
         try:
             while self._stopped is None and self._confirmed.seq < self._wanted:
                 batch = self._next_batch()
+                if not batch:
+                    return  # `_flush` waits for what the first record is held for
                 faults.reach("before_append")
                 reply = store.append_now(
                     self._journal_id, self._attempt, self._owner, self._confirmed, batch, progress=self._progress()
@@ -292,9 +311,14 @@ class JournalWriter:
             self._parking = False
 
     def _next_batch(self) -> list[Sealed]:
+        while self._gates and _went_well(self._gates[0][1]):
+            self._gates.popleft()
+        held: float = self._gates[0][0] if self._gates else math.inf
         batch: list[Sealed] = []
         size = 0
         for sealed in self._queue:
+            if sealed.seq >= held:
+                break
             size += len(sealed.record)
             if batch and (size > APPEND_MAX_BYTES or len(batch) == APPEND_MAX_RECORDS):
                 break

@@ -14,13 +14,15 @@ from typing import Any, TypeVar
 
 from everstep import faults
 from everstep.clock import Clock
-from everstep.errors import Diverged, Fenced, JournalUnavailable, LimitError, TerminalError, Terminated
+from everstep.errors import ContinuedAsNew, Diverged, Fenced, JournalUnavailable, LimitError, TerminalError, Terminated
 from everstep.ids import Seq
 from everstep.journal.records import Finished, Park, RunStarted, Settled, Waited, canonical, decode
 from everstep.journal.store import ClaimAnswer, Head, Store
 from everstep.journal.verify import verify
 from everstep.journal.writer import JournalWriter, ParkReply
+from everstep.run import epochs
 from everstep.run.agents import Agent
+from everstep.run.blobs import read_value
 from everstep.run.calls import StepCall, TimerCall
 from everstep.run.config import EngineConfig
 from everstep.run.engine import Engine
@@ -30,7 +32,7 @@ from everstep.run.identity import RunIdentity
 from everstep.run.inbox import Inbox
 from everstep.run.loop import AgentLoop
 from everstep.run.pins import check_pins, python_minor
-from everstep.run.scope import SCOPE, Scope
+from everstep.run.scope import SCOPE
 from everstep.run.sync_agent import SyncAgentThread
 from everstep.run.values import digest
 
@@ -110,7 +112,8 @@ class Attempt:
         if history.finished is not None and not self.run_to_end:
             return AttemptEnd(history.finished, self.head)
         agent = self._agent = self.load()
-        bound = agent.bind(self.identity.goal, self.identity.inputs)
+        inputs = history.inputs if history.inputs is not None else self.identity.inputs
+        bound = agent.bind(self.identity.goal, inputs)
         pins = check_pins(history, self.identity)
         self._check_terminating()
         engine = await self._make_engine(history, agent)
@@ -144,7 +147,11 @@ class Attempt:
         )
         report.require_whole()
         faults.reach("after_verify")
-        return History.of([decode(stored.record, stored.seq) for stored in report.records])
+        history = History.of([decode(stored.record, stored.seq) for stored in report.records])
+        began = history.began.seq if history.began else 0
+        history.size_bytes = sum(len(stored.record) for stored in report.records if stored.seq > began)
+        await epochs.load(history, lambda data: self._patiently(lambda: read_value(self.store, journal_id, data)))
+        return history
 
     async def _make_engine(self, history: History, agent: Agent[..., Any]) -> Engine:  # of any signature
         identity, config = self.identity, self.config
@@ -170,6 +177,7 @@ class Attempt:
             progress=engine.progress,
             on_stop=engine.stop,
         )
+        engine.agent = agent
         inbox.attach(engine)
         if history.started is None:
             engine.delivery.run_time_ms = engine.put(
@@ -193,7 +201,7 @@ class Attempt:
         return engine
 
     def _start_agent(self, engine: Engine, agent: Agent[..., Any], bound: dict[str, Any]) -> None:  # of any signature
-        scope = Scope(engine)
+        scope = engine.epochs.root_scope()
         if not agent.is_async:
             engine.thread = SyncAgentThread(engine)
             engine.thread.start(lambda: agent.fn(**bound), scope, self._agent_ended)
@@ -241,9 +249,21 @@ class Attempt:
                     engine, None, TimeoutError(f"clean-up did not end within {self.config.cancel_grace_s:g} s")
                 )
             if self._done(engine):
-                return await self._finish(engine, *self._outcome)
+                value, error = self._outcome[0], engine.epochs.left(self._outcome[1])
+                if not isinstance(error, ContinuedAsNew):
+                    return await self._finish(engine, value, error)
+                await self._start_again(engine)
             if (end := await self._maybe_park(engine)) is not None:
                 return end
+
+    async def _start_again(self, engine: Engine) -> None:
+        """The agent continued as new."""
+        assert self._agent is not None
+        inputs = await engine.epochs.continue_as_new()
+        engine.delivery.restart()
+        self._outcome = (None, None)
+        self._start_agent(engine, self._agent, self._agent.bind(self.identity.goal, inputs))
+        engine.inbox.apply()
 
     def _done(self, engine: Engine) -> bool:
         delivery = engine.delivery

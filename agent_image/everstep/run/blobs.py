@@ -37,8 +37,12 @@ class Blobs:
 
     async def put(self, name: str, raw: bytes) -> None:
         """Store a blob, and hold it for its delivery."""
-        await self._patiently(lambda: self._engine.store.blob_put(self._engine.config.journal_id, name, raw))
+        await self.store(name, raw)
         self._held[name] = raw
+
+    async def store(self, name: str, raw: bytes) -> None:
+        """Store a blob that agent code has already."""
+        await self._patiently(lambda: self._engine.store.blob_put(self._engine.config.journal_id, name, raw))
 
     async def load(self, data: Json) -> None:
         """Fetch one. Raises JournalTampered if it is missing or another one."""

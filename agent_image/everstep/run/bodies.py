@@ -71,7 +71,7 @@ class Bodies:
         is_async = step.probe_is_async if probe else step.is_async
         inline = self._inline(step, probe)
         args, kwargs = step.signature.decode(call.args)
-        body = BodyContext(step.name, call.key, idempotency_key(self._engine.config.journal_id, call.key), tries)
+        body = BodyContext(step.name, call.key, self._engine.epochs.idem(call.key), tries)
         context = outside(call.context)
         context.run(BODY.set, body)
         timeout_s = (step.timeout_s or self._engine.config.probe_timeout_s) if probe else step.timeout_s

@@ -29,7 +29,9 @@ class EngineConfig:
     probe_timeout_s: float = 60.0
     """Bound on a probe whose step has no timeout of its own."""
     max_steps: int = 100_000
-    """Steps per run; more are a runaway loop, and a replay that takes minutes."""
+    """Step calls since the newest snapshot or segment; more are a runaway loop, or a replay that takes minutes."""
+    max_journal_bytes: int = 1 << 30
+    """Bytes of the records since the newest snapshot or segment: a restart reads them all, and holds most of them."""
     max_threads: int = 64
     """Bodies of sync steps of an async agent that run at the same time; the rest wait their turn."""
 

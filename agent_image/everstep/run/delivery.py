@@ -15,7 +15,7 @@ from everstep.errors import NotJSON, StepFailed
 from everstep.journal.records import Abandoned, Cancel, Failure, Fired, Json, Pinned, Record, Result, Settled
 from everstep.run.blobs import Blobs
 from everstep.run.calls import Pending, StepCall, TimerCall
-from everstep.run.divergence import does_not_fit, unexpected
+from everstep.run.divergence import does_not_fit
 from everstep.run.errordata import step_failed
 from everstep.run.pins import Pins, fields_of
 
@@ -35,7 +35,7 @@ class Delivery:
         self.queue: deque[Record] = engine.history.outcomes
         self.pending: dict[str, Pending] = {}
         self.blobs = Blobs(engine)
-        self.run_time_ms: int = engine.history.started.time if engine.history.started else 0
+        self.run_time_ms: int = engine.history.clock_ms
         self.live = False
         """True once the recorded history was consumed; from then on bodies may run."""
         self.replayed = 0
@@ -205,6 +205,20 @@ class Delivery:
         """The record tells of another call and of another outcome."""
         return not self.live and self.engine.history.pass_markers() and bool(self.queue)
 
+    def pass_gone(self) -> None:
+        """Consume the outcomes of calls that agent code waits for no more, wherever they stand: nothing else is waited for."""
+        for record in list(self.queue):
+            call = self.pending.get(record.key)
+            if call is not None and call.gone:
+                self.queue.remove(record)
+                self.queue.appendleft(record)
+                self._take(record)
+                del self.pending[record.key]
+
+    def restart(self) -> None:
+        """Another agent function is about to run."""
+        self.root_done = self._leftovers_cancelled = False
+
     def deliver_to(self, call: StepCall) -> None:
         """Deliver the head outcome if it is this call's: a sync agent waits for nothing else."""
         if self.queue and self.queue[0].key == call.key and self.engine.stop_reason is None:
@@ -221,7 +235,7 @@ class Delivery:
 
     def _fire(self, record: Record, timer: TimerCall) -> None:
         if not isinstance(record, Fired):
-            self.engine.stop(unexpected(record, f"waits for a timer at {timer.key!r}"))
+            self.engine.stop(self.engine.history.unexpected(record, f"waits for a timer at {timer.key!r}"))
             return
         self._take(record)
         self.run_time_ms = max(self.run_time_ms, timer.due)
@@ -251,7 +265,7 @@ class Delivery:
             error = StepFailed("StepUncertain", f"{reason} ({record.by})", None, step=record.name, key=call.key)
         else:
             what = "still waits for it" if isinstance(record, Abandoned) else "waits for its result"
-            self.engine.stop(unexpected(record, f"{what} at {call.key!r}"))
+            self.engine.stop(self.engine.history.unexpected(record, f"{what} at {call.key!r}"))
             return
         self._take(record)
         del self.pending[call.key]

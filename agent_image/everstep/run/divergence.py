@@ -41,6 +41,8 @@ class Told:
 
     agreed: Record | None
     ahead: Sequence[Record]
+    hint: str = ""
+    """Where the replay began, if that is in the middle of the run."""
 
 
 def another_way(told: Told, call: Call) -> Diverged:
@@ -79,13 +81,40 @@ def stopped_short(told: Told, code_does: str) -> Diverged:
     )
 
 
-def unexpected(outcome: Record, code_does: str) -> Diverged:
+def unexpected(outcome: Record, code_does: str, hint: str = "") -> Diverged:
     """An outcome is next, and nothing in the code waits for it or ever will."""
     return Diverged(
         "the journal holds an outcome that the code does not wait for.\n"
         f"  the record:  {describe(outcome)}\n"
         f"  the code:    {code_does}\n"
-        f"{_CHANGED}\n{cures(outcome)}"
+        f"{hint}{_CHANGED}\n{cures(outcome)}"
+    )
+
+
+def unasked(began: Record, call: Call) -> Diverged:
+    """The replay begins at a snapshot, and the code goes on without asking for its state."""
+    return Diverged(
+        "the code went on without asking for the state of the run.\n"
+        f"  the record:  {describe(began)}\n"
+        f"  the code:    {_calls(call)}\n"
+        f"{began_at(began)}{cures(began)}"
+    )
+
+
+def began_at(record: Record | None) -> str:
+    """The usual mistake where a replay begins in the middle of a run; one line, or none."""
+    if record is None:
+        return ""
+    if record.kind == "snapshot":
+        return (
+            f"The replay began at the snapshot of record {record.seq}: the agent starts at its first line, and "
+            "everstep.restored() gives it its state. "
+            "Ask for it before the first step, put steps that belong before the loop under "
+            "`if state is None:`, and take snapshots as the last thing of a round.\n"
+        )
+    return (
+        f"The replay began at record {record.seq}, where the agent continued as new: it starts at its first line with the inputs "
+        "it gave there.\n"
     )
 
 
@@ -123,6 +152,9 @@ def describe(record: Record) -> str:
         "fired": "a timer fell due",
         "settled": f"step {record.name} was settled",
         "cancel": "the run was cancelled",
+        "snapshot": "everstep.snapshot() was called",
+        "segment": "everstep.continue_as_new() was called",
+        "finished": "the agent returned",
     }.get(record.kind, record.kind)
     return f"record {record.seq}: {what}" + (f" at {record.key!r}" if record.key else "")
 
@@ -145,7 +177,7 @@ def _drawn(name: str) -> str:
 def _around(told: Told) -> str:
     lines = f"  agreed last: {describe(told.agreed)}\n" if told.agreed is not None else ""
     follow = [describe(r) for r in told.ahead[1 : 1 + AHEAD_SHOWN]]
-    return lines + (f"  then tells:  {'; '.join(follow)}\n" if follow else "")
+    return lines + (f"  then tells:  {'; '.join(follow)}\n" if follow else "") + told.hint
 
 
 # --- likely causes ------------------------------------------------------------------------------------------------

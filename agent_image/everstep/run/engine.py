@@ -13,28 +13,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from everstep import faults
 from everstep.clock import Clock
-from everstep.errors import BadCall, Cancelled, Diverged, Frozen, TooManySteps
+from everstep.errors import BadCall, Cancelled, Diverged, Frozen
 from everstep.ids import EpochMs, Seq, StepKey
 from everstep.journal.progress import Progress
-from everstep.journal.records import BLOB_OVER_BYTES, Finished, Intent, Json, Record, Timer, Value
+from everstep.journal.records import BLOB_OVER_BYTES, Finished, Intent, Json, Record, Segment, Timer, Value
 from everstep.journal.store import Store
 from everstep.journal.writer import JournalWriter
 from everstep.run.apart import Apart
 from everstep.run.arguments import checksums
-from everstep.run.bodies import Bodies, idempotency_key
+from everstep.run.bodies import Bodies
 from everstep.run.calls import StepCall, TimerCall
 from everstep.run.config import EngineConfig
 from everstep.run.delivery import Delivery
 from everstep.run.driver import StepDriver
+from everstep.run.epochs import KEPT, Epochs
 from everstep.run.gate import Gate
 from everstep.run.history import History
 from everstep.run.inbox import Inbox
+from everstep.run.limits import Limits
 from everstep.run.loop import AgentLoop, AgentTask, AgentTimer
 from everstep.run.scope import Scope
 from everstep.run.steps import Step
 from everstep.run.values import Encoded, digest
 
 if TYPE_CHECKING:
+    from everstep.run.agents import Agent
     from everstep.run.sync_agent import SyncAgentThread
 
 R = TypeVar("R", bound=Record)
@@ -66,6 +69,7 @@ class Engine:
         self.writer: JournalWriter
         self.thread: SyncAgentThread | None = None
         self.root: AgentTask[Any] | None = None  # of any result
+        self.agent: Agent[..., Any] | None = None  # of any signature
         self.delivery = Delivery(self)
         self.drivers: dict[StepKey, StepDriver] = {}
         self.busy_drivers = 0
@@ -82,7 +86,8 @@ class Engine:
         """An error of the agent that the engine found (it cannot be raised where it happened)."""
         self.patches: dict[StepKey, bool] = {}
         """What `patched` has decided, by the key of its marker. Only agent code touches it."""
-        self.steps_called = 0
+        self.epochs = Epochs(self)
+        self.limits = Limits(self)
         self.steps_recorded = history.steps
         self.last_step: tuple[str, str, str, int] = ("", "", "", 0)
         self._unstarted: list[StepCall] = []
@@ -123,12 +128,7 @@ class Engine:
     def begin(self, call: StepCall) -> None:
         """Take a call up: from the record, or as a new intent."""
         self.check_alive()
-        self.steps_called += 1
-        if self.steps_called > self.config.max_steps:
-            raise TooManySteps(
-                f"{call.step.name}: the run has made {self.config.max_steps} step calls, which is the bound. A loop without end, "
-                f"or work for several runs?"
-            )
+        self.limits.step(call.step.name)
         try:
             call.past = self.history.claim("intent", call.key, call.step.name, call.digest, call.args)
         except Diverged as e:
@@ -210,7 +210,7 @@ class Engine:
 
     def put(self, kind: type[R], **fields: Any) -> R:  # the fields of that kind, checked by its model
         """Seal one record. Raises what ended the writer."""
-        if self.finishing and kind is not Finished:
+        if self.finishing and kind is not Finished and kind is not Segment:
             raise Frozen("the run is finishing; nothing follows its last record")
         made: list[R] = []
 
@@ -220,8 +220,11 @@ class Engine:
             return record
 
         self.writer.put(make)
-        self.gate.told(made[0])
-        return made[0]
+        record = made[0]
+        self.gate.told(record)
+        if "inbox" in fields or record.kind in KEPT:
+            self.epochs.note(record)
+        return record
 
     def put_intent(self, call: StepCall, tries: int) -> Seq:
         record = self.put(
@@ -231,7 +234,7 @@ class Engine:
             effect=call.step.effect,
             input=call.digest,
             args=checksums(call.args),
-            idem=idempotency_key(self.config.journal_id, call.key),
+            idem=self.epochs.idem(call.key),
             tries=tries,
             reserve=(call.reserve.to_json(self.history.spend.budget) or None) if call.reserve else None,
         )

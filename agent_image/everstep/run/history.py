@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from everstep.errors import Diverged
-from everstep.ids import StepKey
+from everstep.ids import Seq, StepKey
 from everstep.journal.records import (
     Abandoned,
     BudgetRaised,
@@ -27,15 +27,29 @@ from everstep.journal.records import (
     Record,
     Result,
     RunStarted,
+    Segment,
     Settled,
+    Snapshot,
     Timer,
     TryFailed,
     Uncertain,
     Value,
+    canonical,
+    decode,
 )
 from everstep.journal.spend import Spend
-from everstep.run.divergence import AHEAD_SEARCHED, Call, Told, another_way, other_arguments, stopped_short, unexpected
-from everstep.run.markers import DEPRECATED, is_marker
+from everstep.run.divergence import (
+    AHEAD_SEARCHED,
+    Call,
+    Told,
+    another_way,
+    began_at,
+    other_arguments,
+    stopped_short,
+    unasked,
+    unexpected,
+)
+from everstep.run.markers import DEPRECATED, PATCHED, is_marker
 
 _CALLS = {"held": "intent"}
 """Records that keep the place of a call besides the one that is named for it."""
@@ -105,6 +119,18 @@ class History:
     """Steps with an outcome."""
     spend: Spend = field(default_factory=Spend)
     last_seq: int = 0
+    began: Snapshot | Segment | None = None
+    """Where replay begins; None = at the first record."""
+    kept: list[Record] = field(default_factory=list)
+    """Records of the run itself that a later snapshot or segment carries on (everstep.run.epochs)."""
+    state: Json = None
+    """The state of the snapshot at which replay begins."""
+    inputs: dict[str, Json] | None = None
+    """Those of the newest segment; None = those of the run."""
+    size_bytes: int = 0
+    """Of the records from where replay begins."""
+    unasked: bool = False
+    """Replay begins at a snapshot, and the agent has not asked for its state yet."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "History":
@@ -140,6 +166,7 @@ class History:
                 self.cancel = record
                 self.inbox_ids.add(record.inbox)
                 self.outcomes.append(record)
+                self.keep(record)
             case BudgetRaised():
                 self.inbox_ids.add(record.inbox)
             case _:
@@ -150,12 +177,50 @@ class History:
         match record:
             case RunStarted():
                 self.started = record
+                self.keep(record)
             case Pinned():
                 self.pinned = record
+                self.keep(record)
+            case Snapshot() | Segment():
+                self._begin(record)
             case Finished():
                 self.finished = record
             case _:
                 pass  # a park tells the operator, not the agent
+
+    def keep(self, record: Record) -> None:
+        """Carry a record of the run itself over later snapshots and segments; of pins and segments the newest."""
+        if record.kind in ("pinned", "segment"):
+            self.kept = [r for r in self.kept if r.kind != record.kind]
+        self.kept.append(record)
+
+    def _begin(self, record: Snapshot | Segment) -> None:
+        """Replay begins here: what is before counts only as far as it was carried over."""
+        self.claims.clear()
+        self.outcomes.clear()
+        self.past.clear()
+        self.kept.clear()
+        self.cancel = None
+        for kept in (decode(canonical(data), Seq(record.seq)) for data in record.kept):
+            (self.keep if isinstance(kept, Segment) else self.add)(kept)
+        if isinstance(record, Segment):
+            self.keep(record)
+        if isinstance(record.applied, list):
+            self.inbox_ids.update(record.applied)
+        self.began, self.unasked = record, isinstance(record, Snapshot)
+        self.steps = record.totals["steps"]
+        self.spend.restore(record.totals["spend"])
+        self.last_seq = record.seq
+
+    @property
+    def segment(self) -> Segment | None:
+        """The newest segment."""
+        return next((r for r in self.kept if isinstance(r, Segment)), None)
+
+    @property
+    def clock_ms(self) -> int:
+        """Run time where replay begins."""
+        return self.began.clock if self.began else self.started.time if self.started else 0
 
     def _intent(self, record: Intent) -> None:
         past = self.past.get(record.key)
@@ -190,6 +255,8 @@ class History:
     ) -> Past | None:
         """Check a call of agent code against the record at its turn. None: the record does not reach this far, so the call is
         new. Raises Diverged."""
+        if self.unasked and self.began is not None and not name.startswith(PATCHED):
+            raise unasked(self.began, Call(kind, key, name, digest, args))
         if not self.claims or not self.pass_markers(key):
             return None
         record = self.claims[0]
@@ -220,7 +287,7 @@ class History:
         """An outcome is next that nothing waits for: of a call the code did not come to, or of none at all."""
         if self.claims and outcome.key in self.past:
             return stopped_short(self._told(), code_does)
-        return unexpected(outcome, code_does)
+        return unexpected(outcome, code_does, began_at(self.began))
 
     def _told(self) -> Told:
-        return Told(self.agreed, list(islice(self.claims, AHEAD_SEARCHED)))
+        return Told(self.agreed, list(islice(self.claims, AHEAD_SEARCHED)), began_at(self.began))

@@ -188,6 +188,10 @@ class AgentLoop(asyncio.SelectorEventLoop):
         finally:
             self.delivering = False
 
+    def restart_orders(self, first: int) -> None:
+        """Number tasks and futures from `first` again: nothing that has a number is alive any more, but the root perhaps."""
+        self._orders = itertools.count(first)
+
     # --- asyncio's own methods, in agent scope ------------------------------------------------------------------
 
     def time(self) -> float:

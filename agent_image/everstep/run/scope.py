@@ -7,7 +7,9 @@ Keys come from the source order of calls, never from finishing order or threads.
     timer         <scope>~<n>         ~0, t0/~3
     value         <scope>v<n>         v0
 
-with a counter per kind and scope. Code for which `current()` is None is outside agent scope: step bodies and the engine itself.
+with a counter per kind and scope. After a snapshot or continue_as_new (everstep.run.epochs) the root scope is `@<epoch>/` instead
+of the empty one, and counts from 0 again. Code for which `current()` is None is outside agent scope: step bodies and the engine
+itself.
 """
 
 import contextvars
@@ -31,6 +33,16 @@ class Scope:
         self.engine = engine
         self.path = path
         self._steps = self._tasks = self._timers = self._values = 0
+
+    def restart(self, path: str) -> None:
+        """Count from 0 again, under another path."""
+        self.path = path
+        self._steps = self._tasks = self._timers = self._values = 0
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was numbered here."""
+        return bool(self._steps or self._tasks or self._timers or self._values)
 
     def next_step(self) -> StepKey:
         n = self._steps

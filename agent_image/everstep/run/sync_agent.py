@@ -175,6 +175,8 @@ class SyncAgentThread:
             request()
         except Frozen:
             return  # the attempt is over: agent code never goes on
+        except KeyboardInterrupt:
+            raise  # a test's crash: it ends the loop, not the agent
         except BaseException as e:
             error = e
             self.answer(lambda: _throw(error))
