@@ -11,7 +11,7 @@ EverstepError
     └── JournalError      JournalTampered, JournalLost, JournalUnreadable, Diverged
 
 StopRun (BaseException)   signals that end the process; an agent's `except Exception` must not swallow them
-├── Fenced, Frozen, Parked, Terminated
+├── Fenced, Frozen, Parked, Replayed, Terminated
 ├── ContinuedAsNew        unwinds the agent, which then starts again
 └── Cancelled             a person's wish; the only one that unwinds agent code
 """
@@ -188,6 +188,10 @@ class Parked(StopRun):
 
 class Terminated(StopRun):
     """The process was told to stop (SIGTERM); everything that was recorded is written, and another attempt goes on. Exit 143."""
+
+
+class Replayed(StopRun):
+    """The record was replayed to its end, and nothing more was asked for."""
 
 
 class Frozen(StopRun):

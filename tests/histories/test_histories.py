@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import everstep
+from everstep import testing
 from everstep.errors import Diverged
 from everstep.journal.records import Finished, RunStarted
 from everstep.testing import MemoryRun
@@ -48,6 +49,15 @@ def test_c10_a_recorded_journal_replays(path: Path) -> None:
     assert run.run()[0] == "history"
     assert run.raw_records[: len(before)] == before
     run.replay()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_c10_users_replay_histories_the_same_way(path: Path) -> None:
+    """`everstep.testing.replay`, as in the CI of whoever keeps such files."""
+    told = testing.RecordedRun.read(path)
+    done = testing.replay(path, getattr(agents, told.agent))
+    assert done.finished == ("unfinished" not in path.stem)
+    assert done.steps > 0
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if "everything" in p.stem], ids=lambda p: p.stem)

@@ -7,6 +7,7 @@ from click.shell_completion import get_completion_class
 
 from everstep.cli.budgets import budget
 from everstep.cli.local_ask import cancel, settle
+from everstep.cli.local_change import history, repin
 from everstep.cli.local_export import export, public_key
 from everstep.cli.local_look import get, list_runs, result, steps, verify
 from everstep.cli.local_mend import accept, delete
@@ -37,7 +38,9 @@ def local() -> None:
 
 
 everstep.add_command(verify_file)
-for command in (run, list_runs, get, steps, result, verify, settle, budget, cancel, accept, delete, export, public_key):
+for command in (
+    run, list_runs, get, steps, result, verify, settle, budget, cancel, accept, delete, export, public_key, history, repin,
+):  # fmt: skip
     local.add_command(command)
 
 

@@ -224,6 +224,7 @@ class Attempt:
         assert self.engine is not None
         self._outcome = (value, error)
         self.engine.delivery.root_done = True
+        self.engine.delivery.root_raised = error_type(error) if error is not None else ""
         self.engine.delivery.wake()
 
     # --- the middle ---------------------------------------------------------------------------------------------

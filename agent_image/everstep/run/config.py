@@ -38,6 +38,9 @@ class EngineConfig:
     budget: Budget | None = None
     """What the run may use, as given at this start. None: as the journal tells it."""
 
+    replay_only: bool = False
+    """Stop with Replayed as soon as the record is consumed: no body runs and no record is written."""
+
     @property
     def parks_on_timers(self) -> bool:
         return self.park_linger_s < math.inf

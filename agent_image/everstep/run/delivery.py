@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from everstep import faults
-from everstep.errors import NotJSON, StepFailed
+from everstep.errors import NotJSON, Replayed, StepFailed
 from everstep.journal.records import Abandoned, Cancel, Failure, Fired, Json, Pinned, Record, Result, Settled
 from everstep.run.blobs import Blobs
 from everstep.run.calls import Pending, StepCall, TimerCall
@@ -43,6 +43,8 @@ class Delivery:
         self.resumed_epoch_ms: int | None = None
         self.began_s = engine.clock.monotonic_s()
         self.root_done = False
+        self.root_raised = ""
+        """Type of the agent's exception."""
         self.cancel_delivered = False
         self.pins: Pins | None = None
         """To be pinned once the record was replayed."""
@@ -146,6 +148,8 @@ class Delivery:
                 engine.stop(engine.history.unclaimed(self.code_does()))
                 return True
             self._go_live()
+            if engine.stop_reason is not None:
+                return True
             if self.queue:  # what waited in the inbox became an outcome while we pump, so nothing else would deliver it
                 return False
         engine.start_drivers()
@@ -157,6 +161,9 @@ class Delivery:
 
     def _go_live(self) -> None:
         engine = self.engine
+        if engine.config.replay_only:
+            engine.stop(Replayed("the record was replayed to its end, which is all that was asked for"))
+            return
         self.live = True
         if self.pins is not None and engine.history.finished is None:
             self._pin(self.pins)
@@ -363,7 +370,7 @@ class Delivery:
     def code_does(self) -> str:
         """What agent code is at, for a divergence."""
         if self.root_done:
-            return "the agent has returned"
+            return f"the agent has {f'raised {self.root_raised}' if self.root_raised else 'returned'}"
         names = [
             f"step {c.step.name} at {c.key!r}" if isinstance(c, StepCall) else f"a timer at {c.key!r}"
             for c in self.waits()

@@ -5,12 +5,14 @@
     assert run.attempt().value == "triaged"                             # another attempt goes on from the record
     run.replay()                                                        # the finished journal replays, and no body runs
 
-`for_every_crash` does that for each moment of a run. Points are those of everstep.faults; `any:17` is the 17th point reached.
+`for_every_crash` does that for each moment of a run; `replay` runs today's code over a recorded journal. Points are
+those of everstep.faults; `any:17` is the 17th point reached.
 
 Belongs here: what agent authors use in their own tests. Must not be here: what only Everstep's own tests need, and an import
 of pytest outside the plugin.
 """
 
 from everstep.testing.memory import Ended, MemoryRun, SimulatedCrash, for_every_crash
+from everstep.testing.recorded import RecordedRun, Replay, replay
 
-__all__ = ["Ended", "MemoryRun", "SimulatedCrash", "for_every_crash"]
+__all__ = ["Ended", "MemoryRun", "RecordedRun", "Replay", "SimulatedCrash", "for_every_crash", "replay"]

@@ -249,6 +249,12 @@ class MemoryRun(Generic[R]):
         if engine is not None:
             self.bodies.update(engine.bodies.started)
 
+    @property
+    def replayed_steps(self) -> int:
+        """Steps that the last attempt had from the record."""
+        engine = self._last.engine if self._last is not None else None
+        return engine.delivery.replayed if engine is not None else 0
+
     # --- the journal, and what people say -----------------------------------------------------------------------
 
     @property
