@@ -184,3 +184,25 @@ def test_outside_and_inside(server: ModelServer) -> None:
 
     with pytest.raises(everstep.NotInRun):
         asyncio.run(outside())
+
+
+def test_a_budget_counts_what_a_wrapped_client_uses(server: ModelServer) -> None:
+    """An unknown model under a limit of money stops before it is asked; a known one is reserved for and settled."""
+
+    @everstep.agent
+    async def ask(goal: str) -> str | None:
+        client = everstep.wrap(openai_client(server))
+        answer = await client.chat.completions.create(model=goal, messages=ASK, max_completion_tokens=100)
+        return answer.choices[0].message.content
+
+    budget = everstep.Budget(max_cost_micro_usd=1_000_000, prices={"known": (1, 2)})
+    run: MemoryRun[Any] = MemoryRun(ask, "unknown", real_time=True)
+    assert run.attempt(budget=budget).kind == "parked"
+    assert server.requests == []
+    run = MemoryRun(ask, "known", real_time=True)
+    assert run.run(budget=budget) == "All is well."
+    intent = next(r for r in run.records if r.kind == "intent")
+    assert intent.reserve is not None
+    assert 100 < intent.reserve["tokens"] < 150
+    result = next(r for r in run.records if r.kind == "result")
+    assert result.usage == {"inputTokens": 7, "outputTokens": 5, "costMicroUSD": 17}

@@ -59,6 +59,8 @@ ELSEWHERE: dict[str, str] = {
     "after_snapshot": "test_long_runs",
     "before_segment": "test_long_runs",
     "after_segment": "test_long_runs",
+    "in_stream": "test_streams",
+    "after_live": "test_streams",
 }
 """Points that the script does not reach, and the module of this tier that kills there."""
 

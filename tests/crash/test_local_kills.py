@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from everstep import faults
+from tests.crash.test_every_point import ELSEWHERE
 from tests.support.local_runs import LocalRuns, kill
 
 
@@ -25,9 +26,8 @@ def whole(runs: LocalRuns, steps: int) -> None:
     assert runs.json("local", "result", "monday")["result"] == "triaged"
 
 
-POINTS = [
-    p for p in faults.POINTS if p not in ("before_retry", "before_probe", "after_probe", "before_park", "after_park")
-]
+NOT_REACHED = ("before_retry", "before_probe", "after_probe", "before_park", "after_park", *ELSEWHERE)
+POINTS = [p for p in faults.POINTS if p not in NOT_REACHED]
 
 
 @pytest.mark.parametrize("point", POINTS)

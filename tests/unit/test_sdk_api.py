@@ -19,7 +19,7 @@ NAMES = """
     patched deprecate_patch
     restored snapshot continue_as_new
     idempotency_key report_usage
-    heartbeat heartbeat_details
+    heartbeat heartbeat_details say
     logger is_replaying errors testing
     AgentFailed BadCall BadStep
     BudgetExceeded
@@ -32,7 +32,7 @@ NAMES = """
 SIGNATURES = {
     "step": "effect timeout total_timeout heartbeat_timeout retry probe on_uncertain name reserve",
     "agent": "fn",
-    "wrap": "x effect effects retry timeout on_uncertain name live",
+    "wrap": "x effect effects retry timeout on_uncertain name live reserve",
     "resource": "factory name timeout",
     "per_attempt": "fn args kwargs",
     "Retry": "max_tries backoff_s backoff_max_s factor jitter retry_on retry_if max_tries_by retry_after_max_s on_exhausted",

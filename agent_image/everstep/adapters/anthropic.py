@@ -1,6 +1,7 @@
 """The clients of the `anthropic` package: Anthropic, AsyncAnthropic, and those of Bedrock and Vertex."""
 
 from everstep.adapters import stainless
+from everstep.adapters.anthropic_streams import SHAPES
 from everstep.journal.records import EffectClass, Json
 from everstep.run.wrap import Options
 
@@ -30,6 +31,9 @@ class AnthropicLibrary:
             return 0, 0
         names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
         return sum(int(used.get(name) or 0) for name in names), int(used.get("output_tokens") or 0)
+
+    def shape(self, path: str) -> type[stainless.Shape] | None:
+        return SHAPES.get(path.partition("?")[0])
 
 
 LIBRARY = AnthropicLibrary()

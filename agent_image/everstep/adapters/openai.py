@@ -1,6 +1,7 @@
 """The clients of the `openai` package: OpenAI, AsyncOpenAI, and those of Azure."""
 
 from everstep.adapters import stainless
+from everstep.adapters.openai_streams import SHAPES
 from everstep.journal.records import EffectClass, Json
 from everstep.run.wrap import Options
 
@@ -44,6 +45,9 @@ class OpenAILibrary:
         given = used.get("prompt_tokens", used.get("input_tokens"))
         made = used.get("completion_tokens", used.get("output_tokens"))
         return int(given or 0), int(made or 0)
+
+    def shape(self, path: str) -> type[stainless.Shape] | None:
+        return next((shape for end, shape in SHAPES.items() if path.endswith(end)), None)
 
 
 LIBRARY = OpenAILibrary()

@@ -11,17 +11,22 @@ import copy
 import functools
 import importlib
 import inspect
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
+from everstep import faults
+from everstep.adapters import streams
+from everstep.budget import Reserve
 from everstep.errors import BadCall, StepFailed
 from everstep.journal.records import EffectClass, Json
-from everstep.run.durable import idempotency_key, report_usage
+from everstep.run.durable import idempotency_key, report_usage, say
 from everstep.run.retry import Retry
 from everstep.run.scope import SCOPE
 from everstep.run.steps import AsyncStep, Step, SyncStep
+from everstep.run.streams import Channel
 from everstep.run.wrap import Options, passes, refuse_outside
 
 RAW_HEADERS = ("x-stainless-raw-response",)
@@ -42,6 +47,66 @@ class Library(Protocol):
     def usage(self, answer: Json) -> tuple[int, int]:
         """Input and output tokens that an answer tells of."""
         ...
+
+    def shape(self, path: str) -> "type[Shape] | None":
+        """How streams of a path look."""
+        ...
+
+
+class Shape(Protocol):
+    """Collects the chunks of one stream. Made with the request's body."""
+
+    def __init__(self, body: Json) -> None: ...
+
+    def add(self, chunk: Json) -> str:
+        """Take one chunk, as JSON; gives the text in it that a reader waits for."""
+        ...
+
+    def final(self) -> Json:
+        """The final message. Raises StreamCut if the stream ended without saying why."""
+        ...
+
+    @classmethod
+    def few(cls, final: Json, body: Json) -> list[Json]:
+        """A final message as a few chunks from which the library makes it again."""
+        ...
+
+
+class StreamCut(Exception):
+    """A stream ended without a finish reason: what came is not the answer. A failed try; nothing of it is journaled."""
+
+
+ANSWER_BOUNDS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample")
+BYTES_PER_TOKEN = 3
+"""Of a request; an estimate on the high side."""
+LONG_WORD = 20_000
+IMAGE_TOKENS = 2000
+"""What is counted for a longer text without a space: an image or a file in base64."""
+
+
+def reserve_of(body: Json) -> Reserve:
+    """What a request may use at most, as far as it tells."""
+    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+        return Reserve()
+    bounds = [body[name] for name in ANSWER_BOUNDS if isinstance(body.get(name), int)]
+    answers = body.get("n") if isinstance(body.get("n"), int) else 1
+    return Reserve(tokens=_size(body) // BYTES_PER_TOKEN + sum(bounds[:1]) * max(1, answers or 1), model=body["model"])
+
+
+def _size(value: Json) -> int:
+    if isinstance(value, str):
+        blob = len(value) > LONG_WORD and " " not in value[:LONG_WORD]
+        return IMAGE_TOKENS * BYTES_PER_TOKEN if blob else len(value.encode("utf-8", "replace"))
+    if isinstance(value, dict):
+        return sum(len(name) + _size(item) for name, item in value.items())
+    if isinstance(value, list):
+        return sum(_size(item) for item in value)
+    return 4
+
+
+def cut(what: str) -> NoReturn:
+    """Raise StreamCut."""
+    raise StreamCut(f"the stream ended before {what}: the connection was lost on the way")
 
 
 @dataclass(frozen=True)
@@ -82,7 +147,7 @@ def retry_of(library: str, retries: int) -> Retry:
         backoff_s=BACKOFF_S,
         backoff_max_s=BACKOFF_MAX_S,
         jitter=0.25,
-        retry_on=tuple(getattr(module, name) for name in again),
+        retry_on=(StreamCut, *(getattr(module, name) for name in again)),
     )
 
 
@@ -104,6 +169,7 @@ class _Calls:
         step.retry = options.retry or retry_of(
             library.name, int(cast(Any, self).max_retries)
         )  # a client's own attribute
+        step.reserve = options.reserve or (lambda *_: reserve_of(request.body))
         step.on_uncertain = options.on_uncertain_of(step.effect)
         return step
 
@@ -123,6 +189,15 @@ class _Calls:
         parser = getattr(options, "post_parser", None)
         return parser(made) if callable(parser) else made
 
+    def _everstep_few(
+        self, shape: "type[Shape]", body: Json, kind: Any, final: Json
+    ) -> list[object]:  # a type of chunks
+        """A final message as a few chunks."""
+        return [self._everstep_made(chunk, kind, None) for chunk in shape.few(final, body)]
+
+    def _everstep_error(self, error: BaseException) -> BaseException:
+        return self._everstep_raised(error) if isinstance(error, StepFailed) else error
+
     def _everstep_raised(self, failed: StepFailed) -> BaseException:
         """The library's own error for a failure that was journaled."""
         return rebuilt_error(self._everstep_library.name, failed, cast(Any, self))
@@ -132,7 +207,8 @@ def report(library: Library, data: Json) -> None:
     """Report an answer's usage, in a step's body."""
     used_in, used_out = library.usage(data)
     if used_in or used_out:
-        report_usage(input_tokens=used_in, output_tokens=used_out)
+        model = data.get("model")
+        report_usage(input_tokens=used_in, output_tokens=used_out, model=model if isinstance(model, str) else "")
 
 
 class _AsyncCalls(_Calls):
@@ -147,7 +223,7 @@ class _AsyncCalls(_Calls):
             refuse_outside(self._everstep_library.name)
         request = request_of(options, cast_to, self._everstep_library.name)
         if stream:
-            raise BadCall("a stream cannot be a step yet: call it in the body of a step")
+            return self._everstep_stream(own, request, cast_to, options, stream_cls)
 
         async def body(method: str, path: str, query: Any, body: Any) -> Any:  # JSON
             with told_errors():
@@ -160,6 +236,45 @@ class _AsyncCalls(_Calls):
             raise self._everstep_raised(failed) from failed
         return self._everstep_made(data, cast_to, options)
 
+    def _everstep_stream(
+        self, own: Any, request: Request, cast_to: Any, options: Any, stream_cls: Any
+    ) -> Any:  # its types
+        """A stream as a step: its final message is the result. Gives the library's kind of stream."""
+        library, scope = self._everstep_library, SCOPE.get()
+        assert scope is not None
+        shape = shape_of(library, request)
+
+        async def body(method: str, path: str, query: Any, body: Any) -> Any:  # JSON
+            channel.begin_try()
+            try:
+                with told_errors():
+                    stream = await own(cast_to, once(options, body), stream=True, stream_cls=stream_cls)
+                    try:
+                        collector = shape(request.body)
+                        async for chunk in stream:
+                            take(collector, chunk)
+                            channel.put(chunk)
+                            faults.reach("in_stream")
+                        final = collector.final()
+                    finally:
+                        await stream.close()
+            except BaseException:
+                channel.try_failed()
+                raise
+            report(library, final)
+            return final
+
+        step = self._everstep_step(request, body, _ASYNC)
+        if scope.engine.sync_agent:
+            step._scope(sync_agent=False)  # raises what an async step in a sync agent raises
+        chunk_type = typing.get_args(stream_cls)[0]
+        few = functools.partial(self._everstep_few, shape, request.body, chunk_type)
+        live = self._everstep_options.live
+        channel = Channel(scope.engine, step.name, few, self._everstep_error, live=live)
+        step.retry = channel.retry(step.retry)
+        scope.engine.call_step(scope, step, (request.method, request.path, request.query, request.body), {}, channel)
+        return streams.async_stream(typing.get_origin(stream_cls) or stream_cls, channel)
+
 
 class _SyncCalls(_Calls):
     def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any) -> Any:
@@ -171,7 +286,7 @@ class _SyncCalls(_Calls):
             refuse_outside(self._everstep_library.name)
         request = request_of(options, cast_to, self._everstep_library.name)
         if stream:
-            raise BadCall("a stream cannot be a step yet: call it in the body of a step")
+            return self._everstep_stream(own, request, cast_to, options, stream_cls)
 
         def body(method: str, path: str, query: Any, body: Any) -> Any:  # JSON
             with told_errors():
@@ -183,6 +298,51 @@ class _SyncCalls(_Calls):
         except StepFailed as failed:
             raise self._everstep_raised(failed) from failed
         return self._everstep_made(data, cast_to, options)
+
+    def _everstep_stream(
+        self, own: Any, request: Request, cast_to: Any, options: Any, stream_cls: Any
+    ) -> Any:  # its types
+        """As of the async client, but the agent's own thread reads the stream as the step's body: the agent has its chunks when
+        all are there. Whoever watches the run sees them as they come."""
+        library = self._everstep_library
+        shape = shape_of(library, request)
+
+        def body(method: str, path: str, query: Any, body: Any) -> Any:  # JSON
+            with told_errors():
+                stream = own(cast_to, once(options, body), stream=True, stream_cls=stream_cls)
+                try:
+                    collector = shape(request.body)
+                    for chunk in stream:
+                        take(collector, chunk)
+                        faults.reach("in_stream")
+                    final = collector.final()
+                finally:
+                    stream.close()
+            report(library, final)
+            return final
+
+        step = cast("SyncStep[..., Any]", self._everstep_step(request, body, _SYNC))
+        try:
+            final = step(request.method, request.path, request.query, request.body)
+        except StepFailed as failed:
+            raise self._everstep_raised(failed) from failed
+        chunks = self._everstep_few(shape, request.body, typing.get_args(stream_cls)[0], final)
+        return streams.sync_stream(typing.get_origin(stream_cls) or stream_cls, chunks)
+
+
+def shape_of(library: Library, request: Request) -> "type[Shape]":
+    """How streams of this request look. Raises BadCall for one that is not known."""
+    shape = library.shape(request.path)
+    if shape is None:
+        raise BadCall(f"{library.name}: how a stream of {request.path} ends is not known here. {_CURE}")
+    return shape
+
+
+def take(collector: "Shape", chunk: Any) -> None:  # a chunk of either library
+    """Add one chunk to the final message, and its text to the live stream."""
+    text = collector.add(as_json(chunk))
+    if text:
+        say(text)
 
 
 def request_of(options: Any, cast_to: Any, library: str) -> Request:  # the library's own types

@@ -11,6 +11,9 @@
     es:<installation>:{<journal id>}:inbox-ids      set     ids that were added, so that each is added once
     es:<installation>:{<journal id>}:blob:<digest>  string  a value above 64 KiB, under its SHA-256
     es:<installation>:{<journal id>}:blob-ids       set     digests of the blobs, so that a sweep finds them without a SCAN
+    es:<installation>:{<journal id>}:live           stream  what steps say while they work: tokens, marks (journal/live.py).
+                                                            No part of the journal. id `<position>-0`, field e; capped
+                                                            written by live_add (the claimed owner only); read by whoever looks
 
 `<installation>` names one installation of the operator, so that two may share a Redis. The braces are the hash tag: all keys of
 a run live in one slot of a cluster. No key of a live run has a TTL; a sweep deletes them all after the run is gone.
@@ -58,6 +61,10 @@ class JournalKeys:
     @cached_property
     def blob_ids(self) -> str:
         return self.base + "blob-ids"
+
+    @cached_property
+    def live(self) -> str:
+        return self.base + "live"
 
     def blob(self, digest: str) -> str:
         return self.blob_prefix + digest

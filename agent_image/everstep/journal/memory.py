@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from everstep.ids import Attempt, JournalId, Owner, RecordHash, Seq
 from everstep.journal.answers import HashAt, State, answer_append, answer_claim, answer_fence, answer_report
+from everstep.journal.live import CAP_ENTRIES, PAGE_ENTRIES
 from everstep.journal.store import (
     AppendAnswer,
     AppendReply,
@@ -45,6 +46,7 @@ class MemoryStore:
         self.journals_by_id: dict[JournalId, MemoryJournal] = {}
         self.inboxes: dict[JournalId, list[InboxEntry]] = {}
         self.blobs: dict[tuple[JournalId, str], bytes] = {}
+        self.live: dict[JournalId, list[tuple[int, bytes]]] = {}
 
     def copy(self) -> "MemoryStore":
         """An independent copy, as a dump restored elsewhere would be (tests)."""
@@ -158,7 +160,23 @@ class MemoryStore:
     async def sweep(self, journal: JournalId) -> None:
         self.journals_by_id.pop(journal, None)
         self.inboxes.pop(journal, None)
+        self.live.pop(journal, None)
         self.blobs = {k: v for k, v in self.blobs.items() if k[0] != journal}
+
+    async def live_add(self, journal: JournalId, attempt: Attempt, owner: Owner, entries: list[bytes]) -> ClaimReply:
+        have = self.journals_by_id.get(journal)
+        answer = answer_report(_state(have), attempt, owner)
+        if have is None:
+            return ClaimReply(answer, Attempt(0), None)
+        if answer is ClaimAnswer.OK:
+            kept = self.live.setdefault(journal, [])
+            newest = kept[-1][0] if kept else 0
+            kept += [(newest + i + 1, entry) for i, entry in enumerate(entries)]
+            del kept[:-CAP_ENTRIES]
+        return ClaimReply(answer, have.attempt, have.head)
+
+    async def live_read(self, journal: JournalId, after: int = 0, count: int = PAGE_ENTRIES) -> list[tuple[int, bytes]]:
+        return [entry for entry in self.live.get(journal, []) if entry[0] > after][:count]
 
     async def durability(self) -> DurabilityReport:
         return DurabilityReport("None", (), "memory", "memory")

@@ -18,6 +18,7 @@ from everstep.journal import durability
 from everstep.journal.keys import JournalKeys, journal_id_of, meta_pattern
 from everstep.journal.redis_client import Client, Reply, make_client, script
 from everstep.journal.redis_errors import CLIENT_ERRORS, translated, wrap
+from everstep.journal.redis_live import RedisLive
 from everstep.journal.redis_pipe import Answered, Pipe
 from everstep.journal.redis_url import parse_redis_url
 from everstep.journal.store import (
@@ -45,7 +46,7 @@ _META = ("attempt", "owner", "seq", "hash", "progress")
 Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
 
 
-class RedisStore:
+class RedisStore(RedisLive):
     """See `everstep.journal.store.Store`. `shown` names the server in messages, without credentials."""
 
     def __init__(self, client: Client, *, installation: str, shown: str = "redis") -> None:
@@ -213,7 +214,7 @@ class RedisStore:
         blobs = [keys.blob(_text(digest)) for digest in sorted(digests)]
         for at in range(0, len(blobs), SWEEP_BATCH):
             await self._command("UNLINK", *blobs[at : at + SWEEP_BATCH])
-        for key in (keys.blob_ids, keys.inbox, keys.inbox_ids, keys.journal, keys.meta):
+        for key in (keys.live, keys.blob_ids, keys.inbox, keys.inbox_ids, keys.journal, keys.meta):
             await self._command("UNLINK", key)
 
     async def durability(self) -> DurabilityReport:

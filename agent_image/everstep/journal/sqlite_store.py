@@ -8,6 +8,7 @@ and the writer repeats it with back-off, so the loop never stands still for long
     records    place (INTEGER PRIMARY KEY) = no * 2^32 + seq, record, prev_hash, hash, attempt
     inbox      position (grows), journal, id (unique in its journal), body, mac
     blobs      journal, digest, value
+    live       see sqlite_live
 
 One integer key per record keeps an append to one B-tree page beside the meta row. PRAGMA user_version is FORMAT.
 """
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 from everstep.errors import BadStore, JournalUnavailable, JournalUnreadable
 from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
 from everstep.journal.answers import HashAt, State, answer_append, answer_claim, answer_fence, answer_report
+from everstep.journal.sqlite_live import SqliteLive, forget_live
 from everstep.journal.store import (
     AppendAnswer,
     AppendReply,
@@ -61,7 +63,7 @@ _LASTING = ("unable to open", "no such table", "no such column")
 T = TypeVar("T")
 
 
-class SqliteStore:
+class SqliteStore(SqliteLive):
     """See `everstep.journal.store.Store`. Nothing is opened before the first call, and reading makes no file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -258,11 +260,13 @@ class SqliteStore:
                 db.execute("DELETE FROM journals WHERE no = ?", (row.no,))
             db.execute("DELETE FROM inbox WHERE journal = ?", (journal,))
             db.execute("DELETE FROM blobs WHERE journal = ?", (journal,))
+            forget_live(db, journal)
 
     async def durability(self) -> DurabilityReport:
         return DurabilityReport("EveryWrite", (), f"sqlite {sqlite3.sqlite_version}", str(self.path))
 
     async def aclose(self) -> None:
+        self._live_close()
         if self._db is not None:
             self._db.close()
             self._db = None

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import CoroutineType
 from typing import Any, TypeVar, cast, get_args, overload
 
+from everstep.budget import Reserve
 from everstep.errors import BadStep
 from everstep.journal.records import EffectClass
 from everstep.run.probe import Probed
@@ -13,6 +14,7 @@ from everstep.run.retry import ONCE, Retry
 from everstep.run.steps import THREE_CLASSES, AsyncStep, OnUncertain, Step, SyncStep, check_bounds
 
 R = TypeVar("R")
+Reserving = Reserve | Callable[..., Reserve]
 Probe = Callable[..., Probed[Any] | Awaitable[Probed[Any]]]
 
 
@@ -25,6 +27,7 @@ def make_step(
     retry: Retry | None = None,
     probe: Probe | None = None,
     on_uncertain: OnUncertain | None = None,
+    reserve: Reserving | None = None,
 ) -> Step[..., Any]:
     """A step of any callable: a function, a bound method, a lambda, a partial, a builtin, an object with `__call__`. Where it
     cannot tell its parameters, its arguments are taken as JSON. Raises BadStep."""
@@ -44,6 +47,7 @@ def make_step(
         probe=probe,
         on_uncertain=on_uncertain or "ask",
         name=name,
+        reserve=reserve,
     )
 
 
@@ -86,6 +90,7 @@ class RunStep:
         retry: Retry | None = None,
         probe: Probe | None = None,
         on_uncertain: OnUncertain | None = None,
+        reserve: Reserving | None = None,
         **kwargs: object,
     ) -> "CoroutineType[object, None, R]": ...
     @overload
@@ -100,6 +105,7 @@ class RunStep:
         retry: Retry | None = None,
         probe: Probe | None = None,
         on_uncertain: OnUncertain | None = None,
+        reserve: Reserving | None = None,
         **kwargs: object,
     ) -> R: ...
     def __call__(
@@ -113,17 +119,20 @@ class RunStep:
         retry: Retry | None = None,
         probe: Probe | None = None,
         on_uncertain: OnUncertain | None = None,
+        reserve: Reserving | None = None,
         **kwargs: object,
     ) -> Any:  # see the overloads
         """Run `fn(*args, **kwargs)` as a step called `name`, declared on the spot.
 
             answer = await everstep.run_step("ask", client.ask, question, effect="read")
 
-        `name`, `effect`, `timeout`, `retry`, `probe`, `on_uncertain` mean what they mean in @everstep.step; everything else goes
+        `name`, `effect`, `timeout`, `retry`, `probe`, `on_uncertain`, `reserve` are those of @everstep.step; everything else goes
         to `fn`. Arguments and result pass through the journal by the annotations of `fn`; without any they are JSON. What `fn`
         closes over is not journaled and must be the same in each attempt. A sync `fn` is a plain call in a sync agent; in an
         async one write `await everstep.run_step.aio(…)`."""
-        step = make_step(fn, name, effect, timeout=timeout, retry=retry, probe=probe, on_uncertain=on_uncertain)
+        step = make_step(
+            fn, name, effect, timeout=timeout, retry=retry, probe=probe, on_uncertain=on_uncertain, reserve=reserve
+        )
         return cast(Callable[..., Any], step)(*args, **kwargs)
 
     async def aio(
@@ -137,10 +146,13 @@ class RunStep:
         retry: Retry | None = None,
         probe: Probe | None = None,
         on_uncertain: OnUncertain | None = None,
+        reserve: Reserving | None = None,
         **kwargs: object,
     ) -> R:
         """A sync `fn` in an async agent; its body runs in a thread."""
-        step = make_step(fn, name, effect, timeout=timeout, retry=retry, probe=probe, on_uncertain=on_uncertain)
+        step = make_step(
+            fn, name, effect, timeout=timeout, retry=retry, probe=probe, on_uncertain=on_uncertain, reserve=reserve
+        )
         if not isinstance(step, SyncStep):
             raise BadStep(f"step {name}: {fn!r} is async; write await everstep.run_step(…)")
         value: R = await step.aio(*args, **kwargs)

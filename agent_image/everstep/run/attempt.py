@@ -30,6 +30,7 @@ from everstep.run.errordata import error_data, error_message, error_type
 from everstep.run.history import History
 from everstep.run.identity import RunIdentity
 from everstep.run.inbox import Inbox
+from everstep.run.live import Live
 from everstep.run.loop import AgentLoop
 from everstep.run.pins import check_pins, python_minor
 from everstep.run.scope import SCOPE
@@ -122,8 +123,14 @@ class Attempt:
         self.loop.engine_task(engine.inbox.poll(), "inbox")
         self.loop.engine_task(self._report(engine), "report")
         end = await self._conduct(engine)
-        await engine.apart.close()
+        await self._close(engine)
         return end
+
+    @staticmethod
+    async def _close(engine: Engine) -> None:
+        """In good order, where there is time; a killed process closes nothing."""
+        await engine.live.close()
+        await engine.apart.close()
 
     def _check_terminating(self) -> None:
         if self._terminating:
@@ -179,6 +186,7 @@ class Attempt:
         )
         engine.agent = agent
         inbox.attach(engine)
+        engine.live = Live(engine, identity.owner)
         if history.started is None:
             engine.delivery.run_time_ms = engine.put(
                 RunStarted,
@@ -195,6 +203,7 @@ class Attempt:
             ).time
         await self._patiently(inbox.read)
         await self._tell(engine)
+        await engine.live.open(history)
         self.engine = engine
         if self._terminating:  # told while the engine was being made
             self.terminate()
@@ -386,7 +395,7 @@ class Attempt:
                 )
         with contextlib.suppress(TimeoutError):  # the store is away; what it did not take is lost with the process
             await asyncio.wait_for(engine.writer.drain(), max(1.0, until - self.clock.monotonic_s()))
-        await engine.apart.close()
+        await self._close(engine)
         raise Terminated("the process was told to stop; everything recorded is written")
 
     # --- the store ----------------------------------------------------------------------------------------------

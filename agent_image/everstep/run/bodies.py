@@ -72,6 +72,7 @@ class Bodies:
         inline = self._inline(step, probe)
         args, kwargs = step.signature.decode(call.args)
         body = BodyContext(step.name, call.key, self._engine.epochs.idem(call.key), tries)
+        body.say = None if probe else self._engine.live.speaker(body)
         context = outside(call.context)
         context.run(BODY.set, body)
         timeout_s = (step.timeout_s or self._engine.config.probe_timeout_s) if probe else step.timeout_s

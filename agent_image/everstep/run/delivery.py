@@ -115,12 +115,13 @@ class Delivery:
                 turns += 1
                 if turns % LOOK_EVERY == 0 and engine.clock.monotonic_s() > until:
                     return True
+            engine.streams.shown()
             if self._held or (engine.thread is not None and engine.thread.busy):
                 return False
             if self.root_done and not self._leftovers_cancelled:
                 self._cancel_leftovers()
                 continue
-            if self._deliver_next():
+            if self._deliver_next() or engine.streams.show_next():
                 turns += 1
             elif self._idle():
                 return False

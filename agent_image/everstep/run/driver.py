@@ -146,6 +146,7 @@ class StepDriver:
         self.body, context = engine.bodies.start(call, self.tries, end_turn, self.details, left_s=left_s)
         end = await self.body.end
         self.body = None
+        engine.live.ended(context, well=end.error is None and not end.cancelled)
         faults.reach("after_effect")
         return end, engine.gate.usage(context)
 

@@ -118,6 +118,14 @@ def report_usage(
         body.tokens[model] = (had[0] + input_tokens, had[1] + output_tokens)
 
 
+def say(text: str) -> None:
+    """Inside a step's body: show text to whoever watches the run (`everstep local live RUN`), as the step works. It goes to the
+    live stream, not to the journal, with step, attempt, try and offset; what a dead try has said is marked. From any thread."""
+    speak = _body("say").say
+    if speak is not None:
+        speak(text)
+
+
 def is_replaying() -> bool:
     """True while agent code goes over what is already in the journal. False in step bodies and outside runs."""
     scope = SCOPE.get()
@@ -162,6 +170,7 @@ __all__ = [
     "now",
     "random",
     "report_usage",
+    "say",
     "sleep",
     "sleep_until",
     "uuid4",

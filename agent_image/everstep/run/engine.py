@@ -31,9 +31,11 @@ from everstep.run.gate import Gate
 from everstep.run.history import History
 from everstep.run.inbox import Inbox
 from everstep.run.limits import Limits
+from everstep.run.live import Live
 from everstep.run.loop import AgentLoop, AgentTask, AgentTimer
 from everstep.run.scope import Scope
 from everstep.run.steps import Step
+from everstep.run.streams import Channel, Streams
 from everstep.run.values import Encoded, digest
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class Engine:
         self.busy_drivers = 0
         self.bodies = Bodies(self)
         self.apart = Apart(self)
+        self.streams = Streams(self)
+        self.live: Live
         self.parking = False
         self.terminating = False
         self.finishing = False
@@ -107,13 +111,26 @@ class Engine:
         return self.delivery.replaying
 
     def call_step(
-        self, scope: Scope, step: Step[..., Any], args: tuple[object, ...], kwargs: Mapping[str, object]
+        self,
+        scope: Scope,
+        step: Step[..., Any],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        waiter: Channel | None = None,
     ) -> StepCall:
         """A step of an async agent was called. Raises NotJSON, ValueTooLarge, TooManySteps before anything is written."""
+        self.check_alive()
         data, input_digest = step.signature.encode(args, kwargs)
         call = StepCall(
-            scope.next_step(), step, data, input_digest, contextvars.copy_context(), asyncio.Future(loop=self.loop)
+            scope.next_step(),
+            step,
+            data,
+            input_digest,
+            contextvars.copy_context(),
+            waiter or asyncio.Future(loop=self.loop),
         )
+        if waiter is not None:
+            waiter.call = call
         self.begin(call)
         return call
 
@@ -197,6 +214,7 @@ class Engine:
         """Agent code that still runs after the end (a collected coroutine's `finally`) must not touch the journal."""
         if self.stop_reason is not None:
             raise Frozen("the run has stopped; nothing more is journaled")
+        self.streams.check()
 
     def _foreign_wake(self, callback: object) -> None:
         self.fail(

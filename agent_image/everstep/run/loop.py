@@ -255,6 +255,7 @@ class AgentLoop(asyncio.SelectorEventLoop):
         scope = SCOPE.get()
         if scope is None:
             return self._hidden(super().create_task(coro, name=name, context=context))
+        scope.engine.streams.check()
         # A context that was passed in is copied: two tasks that share one would share a scope, and so their keys.
         child = contextvars.copy_context() if context is None else context.copy()
         child.run(SCOPE.set, scope.next_task())

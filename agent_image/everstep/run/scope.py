@@ -13,6 +13,7 @@ itself.
 """
 
 import contextvars
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,8 @@ class BodyContext:
     """None in a probe."""
     details: Json = None
     """Of the newest heartbeat of an earlier try."""
+    say: "Callable[[str], None] | None" = None
+    """Puts text into the run's live stream; from any thread."""
 
 
 SCOPE: contextvars.ContextVar["Scope | None"] = contextvars.ContextVar("everstep_scope", default=None)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar, cast, get_args
 
 from everstep.errors import BadStep, NotInRun
 from everstep.journal.records import EffectClass
-from everstep.run.adhoc import is_async, make_step
+from everstep.run.adhoc import Reserving, is_async, make_step
 from everstep.run.retry import Retry
 from everstep.run.scope import APART, BODY, SCOPE
 from everstep.run.steps import THREE_CLASSES, AsyncStep, OnUncertain, Step, SyncStep
@@ -35,6 +35,7 @@ class Options:
     on_uncertain: OnUncertain | None = None
     name: str | None = None
     live: bool = True
+    reserve: Reserving | None = None
 
     def effect_of(self, name: str, otherwise: EffectClass) -> EffectClass:
         """The class of one call, as the user said or as the adapter knows."""
@@ -54,6 +55,7 @@ def wrap(
     on_uncertain: OnUncertain | None = None,
     name: str | None = None,
     live: bool = True,
+    reserve: Reserving | None = None,
 ) -> T:
     """The same object, to the type checker and to isinstance, whose calls in agent code are steps.
 
@@ -70,10 +72,12 @@ def wrap(
     name          what the steps are called; default the library's, class's or function's name
     live          streams: True gives the agent each chunk as it comes, False all of it once the whole is journaled
 
+    reserve       for the run's budget, as of a step. Default for clients: an estimate of the request and its bound on the answer
+
     In a step's body and in what opens a resource it is the plain object. Outside a run its calls raise NotInRun. Neither the
     object nor what it holds is journaled: it must be made the same way in each attempt. Raises BadStep for what it does not know.
     """
-    options = Options(effect, dict(effects or {}), retry, timeout, on_uncertain, name, live)
+    options = Options(effect, dict(effects or {}), retry, timeout, on_uncertain, name, live, reserve)
     for given in (effect, *options.effects.values()):
         if given is not None and given not in get_args(EffectClass):
             raise BadStep(f"effect {given!r} is none of the three:\n{THREE_CLASSES}")
@@ -108,6 +112,7 @@ def _step(fn: Callable[..., Any], name: str, effect: EffectClass | None, options
         timeout=options.timeout_s,
         retry=options.retry,
         on_uncertain=options.on_uncertain if effect == "at_most_once" else None,
+        reserve=options.reserve,
     )
 
 
