@@ -53,6 +53,10 @@ ENV_PARK_LINGER_S = "EVERSTEP_PARK_LINGER_S"
 ENV_TERMINATION_LOG = "EVERSTEP_TERMINATION_LOG"
 ENV_BUDGET = "EVERSTEP_BUDGET"
 ENV_FAULTS = "EVERSTEP_FAULTS"
+ENV_DEBUG = "EVERSTEP_DEBUG"
+"""1: a person debugs the process; steps and clean-up are not timed out (everstep.run.debugging)."""
+ENV_ALWAYS_REPLAY = "EVERSTEP_ALWAYS_REPLAY"
+"""1: the attempt ends after each recorded outcome of a step, so that the next one replays from the start."""
 
 PREDECESSOR_DEAD = "dead"
 """Value of EVERSTEP_PREDECESSOR when a terminal status written by the kubelet (or waitpid) proves every earlier process gone
@@ -121,6 +125,8 @@ class AttemptSettings:
     termination_log: str = DEFAULT_TERMINATION_LOG
     budget: Mapping[str, object] | None = None
     """What the run may use, in the JSON form of everstep.budget; None = as its journal tells."""
+    always_replay: bool = False
+    debug: bool = False
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "AttemptSettings":
@@ -155,6 +161,8 @@ class AttemptSettings:
             park_linger_s=_seconds(env, ENV_PARK_LINGER_S, DEFAULT_PARK_LINGER_S),
             termination_log=env.get(ENV_TERMINATION_LOG, DEFAULT_TERMINATION_LOG),
             budget=_object(ENV_BUDGET, env[ENV_BUDGET]) if env.get(ENV_BUDGET) else None,
+            always_replay=env.get(ENV_ALWAYS_REPLAY, "") not in ("", "0"),
+            debug=env.get(ENV_DEBUG, "") not in ("", "0"),
         )
 
 

@@ -15,6 +15,7 @@ from everstep.run.driver import StepDriver
 from everstep.run.engine import Engine
 from everstep.run.history import History
 from everstep.run.scope import Scope
+from everstep.run.tries import Tries
 
 
 def outcomes_out_of_order() -> None:
@@ -185,13 +186,13 @@ def values_drawn_again() -> None:
 
 def tries_forgotten() -> None:
     """Failed tries of a lost process do not count."""
-    take_up = StepDriver._take_up
+    made = Tries.__init__
 
-    async def take(self: StepDriver) -> bool:
-        self.failures = 0
-        return await take_up(self)
+    def make(self: Tries, call: Any) -> None:
+        made(self, call)
+        _set(self, "failures", 0)
 
-    _set(StepDriver, "_take_up", take)
+    _set(Tries, "__init__", make)
 
 
 def _set(owner: Any, name: str, value: Any) -> None:

@@ -62,7 +62,13 @@ def prepare(directory: LocalDir, plan: AttemptPlan, inherited: Mapping[str, str]
     return env
 
 
-_THEIRS = {contract.ENV_FAULTS, contract.ENV_PARK_LINGER_S, contract.ENV_CANCEL_GRACE_S}
+_THEIRS = {
+    contract.ENV_FAULTS,
+    contract.ENV_PARK_LINGER_S,
+    contract.ENV_CANCEL_GRACE_S,
+    contract.ENV_DEBUG,
+    contract.ENV_ALWAYS_REPLAY,
+}
 """Variables of the contract that a person may set for the agent."""
 _OURS = {value for name, value in vars(contract).items() if name.startswith("ENV_")} - _THEIRS
 """The others are the supervisor's to set: what it may have been told about itself must not reach the agent."""

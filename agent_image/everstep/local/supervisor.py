@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from everstep.clock import Clock, SystemClock
-from everstep.contract import Termination
+from everstep.contract import ENV_DEBUG, Termination
 from everstep.errors import JournalLost, JournalTampered, JournalUnavailable
 from everstep.ids import Attempt, Seq
 from everstep.journal.chain import Chain
@@ -154,7 +154,7 @@ class Supervisor:
         if self._state.finished:
             return self._outcome(Ending.FINISHED)
         lock = await self._agent_lock()
-        env = await self._prepare()
+        env = {ENV_DEBUG: "1"} | await self._prepare()
         await self.store.aclose()
         os.set_inheritable(lock.fd, True)
         os.set_inheritable(supervising.fd, True)

@@ -20,7 +20,7 @@ from everstep.journal.records import Finished, Park, RunStarted, Settled, Waited
 from everstep.journal.store import ClaimAnswer, Head, Store
 from everstep.journal.verify import verify
 from everstep.journal.writer import JournalWriter, ParkReply
-from everstep.run import epochs
+from everstep.run import debugging, epochs
 from everstep.run.agents import Agent
 from everstep.run.blobs import read_value
 from everstep.run.calls import StepCall, TimerCall
@@ -187,6 +187,7 @@ class Attempt:
         engine.agent = agent
         inbox.attach(engine)
         engine.live = Live(engine, identity.owner)
+        engine.on_outcome = self.terminate if config.always_replay else None
         if history.started is None:
             engine.delivery.run_time_ms = engine.put(
                 RunStarted,
@@ -285,7 +286,8 @@ class Attempt:
         """The clean-up after a cancel is bounded, from when it can begin in this process."""
         if engine.delivery.cancel_delivered and engine.delivery.live and not self._grace_watched:
             self._grace_watched = True
-            self.loop.engine_at(self.config.cancel_grace_s, self._end_grace)
+            if not debugging.suspended():
+                self.loop.engine_at(self.config.cancel_grace_s, self._end_grace)
 
     def _end_grace(self) -> None:
         self._grace_over = True

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from everstep.run import tracebacks
+from everstep.run import debugging, tracebacks
 from everstep.run.loop import AgentLoop
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class BodyRun:
 
     def _arm(self) -> None:
         """Start the time-outs of this body; the only place that does."""
+        if debugging.suspended():
+            return
         if self._timeout_s is not None:
             self._timers.append(self._loop.engine_at(self._timeout_s, self._time_out))
         if self._heart is not None and self._heart.timeout_s is not None:
@@ -107,6 +109,8 @@ class BodyRun:
             self._time_out()
 
     def _time_out(self) -> None:
+        if debugging.suspended():
+            return
         self._timed_out = True
         if self._heart is not None:
             self._heart.given_up = True

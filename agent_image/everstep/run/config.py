@@ -7,6 +7,9 @@ from everstep.budget import Budget
 from everstep.contract import DEFAULT_CANCEL_GRACE_S, DEFAULT_GRACE_S, DEFAULT_PARK_LINGER_S
 from everstep.ids import Attempt, JournalId
 
+NO_GRACE_BOUND_S = 1e7
+"""With `always_replay`: an attempt that ends itself waits for its bodies, however long they take."""
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -37,6 +40,8 @@ class EngineConfig:
 
     budget: Budget | None = None
     """What the run may use, as given at this start. None: as the journal tells it."""
+    always_replay: bool = False
+    """End the attempt after each recorded outcome of a step, as after SIGTERM but without a bound for bodies in flight."""
 
     replay_only: bool = False
     """Stop with Replayed as soon as the record is consumed: no body runs and no record is written."""

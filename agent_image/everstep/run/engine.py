@@ -92,6 +92,10 @@ class Engine:
         """What `patched` has decided, by the key of its marker. Only agent code touches it."""
         self.epochs = Epochs(self)
         self.limits = Limits(self)
+        self.on_outcome: Callable[[], None] | None = None
+        """Told of each outcome this process records."""
+        self.on_call: Callable[[StepCall], bool] | None = None
+        """Asked at each call of a step; True: the call goes no further."""
         self.steps_recorded = history.steps
         self.last_step: tuple[str, str, str, int] = ("", "", "", 0)
         self._unstarted: list[StepCall] = []
@@ -145,6 +149,8 @@ class Engine:
     def begin(self, call: StepCall) -> None:
         """Take a call up: from the record, or as a new intent."""
         self.check_alive()
+        if self.on_call is not None and self.on_call(call):
+            return
         self.limits.step(call.step.name)
         try:
             call.past = self.history.claim("intent", call.key, call.step.name, call.digest, call.args)
@@ -266,6 +272,8 @@ class Engine:
         self.steps_recorded += 1
         self.note_step(record)
         self.delivery.add(record)
+        if self.on_outcome is not None:
+            self.on_outcome()
 
     def note_step(self, record: Record) -> None:
         self.last_step = (record.key, record.name, record.kind, record.time)

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 from everstep.clock import Clock
 from everstep.errors import BadCall
-from everstep.run import guard, ordered
+from everstep.run import debugging, guard, ordered
 from everstep.run.scope import SCOPE, Scope
 
 T = TypeVar("T")
@@ -120,6 +120,7 @@ class AgentLoop(asyncio.SelectorEventLoop):
         self._engine_context.run(SCOPE.set, None)
         ordered.install()
         guard.install()
+        debugging.watch()
 
     # --- for the engine -----------------------------------------------------------------------------------------
 

@@ -41,9 +41,10 @@ from everstep.journal.chain import Chain
 from everstep.journal.open import open_store
 from everstep.journal.records import Finished
 from everstep.journal.store import Head
+from everstep.run import debugging
 from everstep.run.agents import load_agent
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
-from everstep.run.config import EngineConfig
+from everstep.run.config import NO_GRACE_BOUND_S, EngineConfig
 from everstep.run.loop import AgentLoop
 from everstep.run.tracebacks import traceback_of
 
@@ -70,6 +71,8 @@ def main(env: Mapping[str, str]) -> NoReturn:
 
 def run_process(settings: AttemptSettings) -> tuple[int, Termination]:
     """One attempt; its exit code and termination message."""
+    if settings.debug:
+        debugging.suspend()
     clock = SystemClock()
     loop = AgentLoop(clock)
     attempt: Attempt | None = None
@@ -119,10 +122,11 @@ def _config(settings: AttemptSettings) -> EngineConfig:
         settings.journal_id,
         settings.attempt,
         predecessor_dead=settings.predecessor_dead,
-        grace_s=settings.grace_s,
+        grace_s=NO_GRACE_BOUND_S if settings.always_replay else settings.grace_s,
         cancel_grace_s=settings.cancel_grace_s,
         park_linger_s=settings.park_linger_s,
         budget=Budget.from_json(settings.budget) if settings.budget is not None else None,
+        always_replay=settings.always_replay,
     )
 
 

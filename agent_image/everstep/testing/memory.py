@@ -3,13 +3,13 @@
 import copy
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from everstep import faults
 from everstep.clock import Clock, SystemClock
-from everstep.errors import Diverged, JournalLost
+from everstep.errors import Diverged, JournalLost, Terminated
 from everstep.ids import Attempt as AttemptNumber
 from everstep.ids import InboxId, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
@@ -20,7 +20,7 @@ from everstep.journal.store import FenceAnswer, Head, Store, Stored
 from everstep.run.agents import Agent
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.blobs import read_value
-from everstep.run.config import EngineConfig
+from everstep.run.config import NO_GRACE_BOUND_S, EngineConfig
 from everstep.run.hosting import host
 from everstep.run.loop import AgentLoop
 from everstep.run.virtual import VirtualClock, VirtualSelector
@@ -49,7 +49,9 @@ class Ended(Generic[R]):
 
 class MemoryRun(Generic[R]):
     """One run on a journal in memory, attempt by attempt. `seed` decides latencies' jitter and drawn values; `key` signs the
-    chain as on a cluster (None = as in local mode). `real_time` waits really: threads do not know virtual time."""
+    chain as on a cluster (None = as in local mode). `real_time` waits really: threads do not know virtual time.
+    `always_replay` ends the attempt after each outcome of a step and replays from the start, so that an agent which does not
+    repeat itself is Diverged at its first step, not at its first crash."""
 
     def __init__(
         self,
@@ -62,6 +64,7 @@ class MemoryRun(Generic[R]):
         key: bytes | None = None,
         park_linger_s: float = 30.0,
         real_time: bool = False,
+        always_replay: bool = False,
     ) -> None:
         self.agent = agent
         self.goal = goal
@@ -71,6 +74,7 @@ class MemoryRun(Generic[R]):
         self.chain = Chain(self.journal_id, key)
         self.clock = VirtualClock(seed)
         self.real_time = real_time
+        self.always_replay = always_replay
         self.park_linger_s = park_linger_s
         self.image, self.image_named, self.python = "", None, ""  # type: str, str | None, str
         """What each attempt is told of its image, and a Python to stand for this one (everstep.run.pins)."""
@@ -95,7 +99,29 @@ class MemoryRun(Generic[R]):
         **config: Any,  # fields of EngineConfig
     ) -> Ended[R]:
         """Fence and run the next attempt. `crash_at` is `point` or `point:n` (its nth time) or `any:n`. `on_point` hears of every
-        point that is reached."""
+        point that is reached. With `always_replay`: attempts until one ends for another reason than a recorded outcome."""
+        if not self.always_replay:
+            return self._one(crash_at, predecessor_dead, on_point, run_to_end, config)
+        while True:
+            before = len(self.raw_records)
+            ended = self._one(
+                crash_at,
+                predecessor_dead,
+                on_point,
+                run_to_end,
+                {"grace_s": NO_GRACE_BOUND_S} | config | {"always_replay": True},
+            )
+            if not isinstance(ended.error, Terminated) or len(self.raw_records) == before:
+                return ended
+
+    def _one(
+        self,
+        crash_at: str | None,
+        predecessor_dead: bool,
+        on_point: Callable[[str], None] | None,
+        run_to_end: bool,
+        config: dict[str, Any],  # fields of EngineConfig
+    ) -> Ended[R]:
         self.number += 1
         clock: Clock = SystemClock() if self.real_time else self.clock
         loop = self._make_loop(clock)
@@ -317,22 +343,4 @@ class MemoryRun(Generic[R]):
         entries.append(type(entry)(entry.id, entry.body, entry.mac, str(len(entries) + 1)))
 
 
-def for_every_crash(
-    make: Callable[[], MemoryRun[R]], *, every: int = 1
-) -> Iterator[tuple[str, MemoryRun[R], Ended[R]]]:
-    """Crash a fresh run at each moment in turn (each `every`-th), and let another attempt go on: yields the moment, the run and
-    how that attempt ended. The finished journal has been replayed."""
-    moment = 1
-    while True:
-        run = make()
-        if run.attempt(crash_at=f"any:{moment}").kind != "crashed":
-            return
-        at = f"{run.reached[-1]} ({moment})"
-        ended = run.attempt()
-        if ended.kind == "succeeded":
-            run.replay()
-        yield at, run, ended
-        moment += every
-
-
-__all__ = ["Ended", "MemoryRun", "SimulatedCrash", "for_every_crash"]
+__all__ = ["Ended", "MemoryRun", "SimulatedCrash"]
