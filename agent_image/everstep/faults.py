@@ -48,6 +48,9 @@ POINTS: dict[str, str] = {
     "after_snapshot": "the snapshot is queued, not yet written",
     "before_segment": "the agent left by continue_as_new, the segment is not written",
     "after_segment": "the segment is written, the agent has not started again",
+    "before_fork": "a fork is planned, nothing of it is written",
+    "in_fork": "records of a fork are written, it has no anchor",
+    "after_fork": "a fork and its anchor are written, nobody knows its name yet",
     "before_finished": "the agent returned, `finished` is not written",
     "after_finished": "`finished` is written, the process has not ended",
 }

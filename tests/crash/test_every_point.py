@@ -61,6 +61,9 @@ ELSEWHERE: dict[str, str] = {
     "after_segment": "test_long_runs",
     "in_stream": "test_streams",
     "after_live": "test_streams",
+    "before_fork": "test_forks",
+    "in_fork": "test_forks",
+    "after_fork": "test_forks",
 }
 """Points that the script does not reach, and the module of this tier that kills there."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from everstep.cli import text
 from everstep.cli.history import History, Row
-from everstep.cli.local_run import _inputs, resume_command
+from everstep.cli.local_run import given_inputs, resume_command
 from everstep.cli.questions import decision, pick
 from everstep.errors import ConfigError
 from everstep.ids import JournalId, RunName
@@ -151,13 +151,13 @@ def test_question_is_found_by_key_hash_key_or_only_name_and_else_all_are_listed(
 
 
 def test_inputs_are_json_or_text() -> None:
-    assert _inputs(("a=1", "b=[1, 2]", "c=some text", 'd="1"', "e=", "f=x=y"), None) == {
+    assert given_inputs(("a=1", "b=[1, 2]", "c=some text", 'd="1"', "e=", "f=x=y"), None) == {
         "a": 1, "b": [1, 2], "c": "some text", "d": "1", "e": "", "f": "x=y",
     }  # fmt: skip
     with pytest.raises(ConfigError, match="'novalue': write NAME=VALUE"):
-        _inputs(("novalue",), None)
+        given_inputs(("novalue",), None)
     with pytest.raises(ConfigError, match="--input a: given twice"):
-        _inputs(("a=1", "a=2"), None)
+        given_inputs(("a=1", "a=2"), None)
 
 
 @pytest.mark.parametrize(
@@ -219,4 +219,4 @@ def test_the_resume_command_can_be_pasted() -> None:
     words = shlex.split(line)
     assert words[words.index("--goal") + 1] == "it's $HOME"
     pairs = tuple(words[i + 1] for i, w in enumerate(words) if w == "--input")
-    assert _inputs(pairs, None) == {"n": "1", "o": {"a": "b c"}}
+    assert given_inputs(pairs, None) == {"n": "1", "o": {"a": "b c"}}

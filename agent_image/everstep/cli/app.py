@@ -9,6 +9,7 @@ from everstep.cli.budgets import budget
 from everstep.cli.local_ask import cancel, settle
 from everstep.cli.local_change import history, repin
 from everstep.cli.local_export import export, public_key
+from everstep.cli.local_fork import fork
 from everstep.cli.local_live import live
 from everstep.cli.local_look import get, list_runs, result, steps, verify
 from everstep.cli.local_mend import accept, delete
@@ -40,7 +41,7 @@ def local() -> None:
 
 everstep.add_command(verify_file)
 for command in (
-    run, list_runs, get, steps, result, live, verify, settle, budget, cancel, accept, delete, export, public_key,
+    run, list_runs, get, steps, result, live, verify, settle, budget, cancel, fork, accept, delete, export, public_key,
     history, repin,
 ):  # fmt: skip
     local.add_command(command)

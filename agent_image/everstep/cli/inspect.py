@@ -15,9 +15,10 @@ from everstep.cli import show, text
 from everstep.cli.exits import Exit, Refusal, refusal
 from everstep.cli.history import History, Row
 from everstep.errors import ConfigError, EverstepError
-from everstep.ids import JournalId
+from everstep.ids import JournalId, Seq
 from everstep.journal.chain import Chain
-from everstep.journal.records import decode
+from everstep.journal.fork import END
+from everstep.journal.records import RunStarted, decode
 from everstep.journal.store import Head, Meta, Store
 from everstep.journal.verify import verify
 
@@ -163,7 +164,7 @@ def print_result(document: Document, output: str) -> int:
 
 
 async def verify_document(store: Store, chain: Chain, run: str, anchor: Head | None) -> Document:
-    """{"run", "whole", "verdict", "message", "records", "head", "badSeq", "anchor", "notes"}"""
+    """{"run", "whole", "verdict", "message", "records", "head", "badSeq", "anchor", "lineage", "notes"}"""
     report = await verify(store, chain, chain.journal_id, anchor=anchor)
     return {
         "run": run,
@@ -175,8 +176,26 @@ async def verify_document(store: Store, chain: Chain, run: str, anchor: Head | N
         "head": {"seq": report.head.seq, "hash": report.head.hash},
         "badSeq": report.bad_seq,
         "anchor": None if anchor is None else {"seq": anchor.seq, "hash": anchor.hash},
+        "lineage": await _lineage(store, chain.journal_id) if report.head.seq else None,
         "notes": list(report.notes),
     }
+
+
+async def _lineage(store: Store, journal: JournalId) -> Document | None:
+    """Where a fork comes from, by its proved first record."""
+    async for stored in store.read(journal, Seq(0), Seq(1)):
+        first = decode(stored.record, stored.seq)
+        return first.lineage if isinstance(first, RunStarted) else None
+    return None
+
+
+def forked_from(lineage: Document | None) -> str:
+    """`monday before step #12, its record 40, hash 4f1c…a9`; "" for a run that is no fork."""
+    if lineage is None:
+        return ""
+    step = lineage["step"] if lineage["step"] == END else f"#{lineage['step']}"
+    hash_ = text.short_hash(lineage["hash"])
+    return f"{text.clean(lineage['run'])} before step {step}, its record {lineage['seq']}, hash {hash_}"
 
 
 def print_verify(document: Document, output: str) -> int:
@@ -192,6 +211,8 @@ def print_verify(document: Document, output: str) -> int:
             word = "lost" if document["verdict"] in ("lost", "tail-cut") else "tampered"
             where = "" if document["badSeq"] is None else f" at record {document['badSeq']}"
             click.echo(f"{document['run']}: {word}{where} · {document['message']} · proved up to {end}")
+        if document.get("lineage"):
+            click.echo(f"  forked from {forked_from(document['lineage'])}")
         if output == "wide":
             for note in document["notes"]:
                 click.echo(f"  {note}")

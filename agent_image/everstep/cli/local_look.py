@@ -53,8 +53,9 @@ def list_runs(directory: Path, output: str | None) -> None:
         row += [", ".join(w["name"] for w in d["waiting"]) or "-", text.age(now - d["createdMs"])]
         if output == "wide":
             row += [d["entrypoint"], d["lastStep"] or "-", text.tokens((d["inputTokens"], d["outputTokens"]))]
+            row += [f"{d['lineage']['run']} #{d['lineage']['step']}" if d["lineage"] else "-"]
         rows.append(row)
-    show.table([*head, "ENTRYPOINT", "LAST STEP", "TOKENS"] if output == "wide" else head, rows)
+    show.table([*head, "ENTRYPOINT", "LAST STEP", "TOKENS", "FORKED FROM"] if output == "wide" else head, rows)
 
 
 async def _list(where: LocalDir) -> list[inspect.Document]:
@@ -104,6 +105,7 @@ async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Doc
         "inputTokens": used.get("inputTokens", 0),
         "outputTokens": used.get("outputTokens", 0),
         "budget": budgets.document(history.spend),
+        "lineage": history.started.lineage if history.started else None,
         "records": history.records,
         "waiting": _waiting(history),
         "attempts": [vars(a) for a in history.attempts.values()],
@@ -190,6 +192,7 @@ def _print_get(d: inspect.Document) -> None:
             ("Entrypoint", d["entrypoint"]),
             ("Goal", text.clean(d["goal"], 200)),
             ("Inputs", ", ".join(d["inputs"])),
+            ("Forked from", inspect.forked_from(d["lineage"])),
             ("Created", f"{text.iso(d['createdMs'])} ({text.age(now - d['createdMs'])} ago)"),
             ("Steps", f"{d['steps']['recorded']} recorded, {d['steps']['replayed']} replayed by the last attempt"),
             ("Last step", text.clean(d["lastStep"])),

@@ -75,8 +75,8 @@ def run(
     everstep local run triage:run --goal "Triage the backlog" --input backlog=tickets.json --run-id monday
     """
     try:
-        wanted = _goal(goal, goal_file)
-        given = _inputs(inputs, inputs_file)
+        wanted = given_goal(goal, goal_file)
+        given = given_inputs(inputs, inputs_file)
         check_entrypoint(entrypoint)
         check_sizes(wanted, given)
         where = LocalDir(directory)
@@ -93,7 +93,8 @@ def run(
     sys.exit(code)
 
 
-def _goal(goal: str | None, goal_file: TextIO | None) -> str:
+def given_goal(goal: str | None, goal_file: TextIO | None) -> str:
+    """From --goal or --goal-file. Raises ConfigError."""
     if (goal is None) == (goal_file is None):
         raise ConfigError("give the goal either by --goal TEXT or by --goal-file FILE")
     if goal_file is None:
@@ -104,7 +105,8 @@ def _goal(goal: str | None, goal_file: TextIO | None) -> str:
         raise ConfigError(f"--goal-file {goal_file.name}: not UTF-8 text: {e}") from e
 
 
-def _inputs(pairs: tuple[str, ...], inputs_file: TextIO | None) -> dict[str, object]:
+def given_inputs(pairs: tuple[str, ...], inputs_file: TextIO | None) -> dict[str, object]:
+    """From --input and --inputs-file. Raises ConfigError."""
     inputs: dict[str, object] = {}
     if inputs_file is not None:
         try:
@@ -142,6 +144,7 @@ async def _spec(where: LocalDir, entrypoint: str, goal: str, inputs: dict[str, o
     found = differences(old, entrypoint=entrypoint, goal=goal, inputs=inputs) if old is not None else []
     if old is None or (found and await _freed(where, old)):
         journal = JournalId(f"{name}.{clock.nonce()[:16]}")
+        where.anchor_path(name).unlink(missing_ok=True)  # of a fork that was never finished: nobody else leaves one
         spec = RunSpec(name, journal, entrypoint, goal, inputs, str(Path.cwd()), clock.now_epoch_ms())
         spec.save(where.spec_path(name))
         return spec

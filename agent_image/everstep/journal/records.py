@@ -70,6 +70,8 @@ class RunStarted(_Record):
     key_id: str = ""
     budget: dict[str, Json] | None = None
     """What the run may use, as it was started (everstep.budget)."""
+    lineage: dict[str, Json] | None = None
+    """Of a fork: what it was made of (everstep.journal.fork)."""
 
 
 class Pinned(_Record):
@@ -83,7 +85,7 @@ class Pinned(_Record):
     """How the spec named it."""
     python: str = ""
     by: str = ""
-    """`spec`, `operator` (the digest of a tag became known) or `local repin`."""
+    """`spec`, `operator` (the digest of a tag became known), `local repin` or `fork`."""
 
 
 class Intent(_Record):

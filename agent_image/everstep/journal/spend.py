@@ -68,6 +68,8 @@ class Spend:
     running: int = 0
     """Tries whose bodies run; while there are any, active time goes on from `since`."""
     _open: dict[str, _Open] = field(default_factory=dict)
+    _copied: tuple[int, int] = (0, 0)
+    """Of a fork: its last copied record, and the active time up to there, which copies alone cannot tell."""
 
     # --- told ---------------------------------------------------------------------------------------------------
 
@@ -84,12 +86,24 @@ class Spend:
             self._settle(record.key, record.time, record.decision == "again" and record.by in _SURELY_NOT)
         elif record.kind == "uncertain":
             self._lose(record.key, record.time)
-        elif record.kind == "run_started" and record.budget is not None:
-            self.given, self.budget = record.budget, Budget.from_json(record.budget)
+        elif record.kind in ("snapshot", "segment"):
+            self.restore(record.totals["spend"])  # the records before it may be gone
+        elif record.kind == "run_started":
+            self._start(record.budget, record.lineage)
         elif record.kind == "budget_raised":
             self.budget = self.budget.changed(record.limits)
             if not record.inbox:
                 self.given = {name: value for name, value in record.limits.items() if value is not None}
+
+        if record.seq == self._copied[0]:
+            self.begin_attempt(self.attempt)
+            self.active_done_ms = self._copied[1]
+
+    def _start(self, budget: dict[str, Any] | None, lineage: Mapping[str, Any] | None) -> None:  # JSON
+        if budget is not None:
+            self.given, self.budget = budget, Budget.from_json(budget)
+        if lineage is not None:
+            self._copied = lineage["copied"], lineage["activeMs"]
 
     def begin_attempt(self, attempt: int) -> None:
         """Another process: what was running in the one before is lost."""

@@ -71,7 +71,7 @@ class Bodies:
         is_async = step.probe_is_async if probe else step.is_async
         inline = self._inline(step, probe)
         args, kwargs = step.signature.decode(call.args)
-        body = BodyContext(step.name, call.key, self._engine.epochs.idem(call.key), tries)
+        body = BodyContext(step.name, call.key, key_of(call, self._engine.epochs.idem), tries)
         body.say = None if probe else self._engine.live.speaker(body)
         context = outside(call.context)
         context.run(BODY.set, body)
@@ -117,6 +117,14 @@ class Bodies:
 
 def _nothing() -> None:
     return None
+
+
+def key_of(call: StepCall, made: Callable[[StepKey], str]) -> str:
+    """The recorded key where there is one: a step that was in flight when its run was forked keeps it."""
+    past = call.past
+    if past is not None and past.intent is not None:
+        return past.intent.idem
+    return made(call.key)
 
 
 @lru_cache(maxsize=256)  # asked for twice per try: for the intent and for the body

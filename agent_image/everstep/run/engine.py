@@ -21,7 +21,7 @@ from everstep.journal.store import Store
 from everstep.journal.writer import JournalWriter
 from everstep.run.apart import Apart
 from everstep.run.arguments import checksums
-from everstep.run.bodies import Bodies
+from everstep.run.bodies import Bodies, key_of
 from everstep.run.calls import StepCall, TimerCall
 from everstep.run.config import EngineConfig
 from everstep.run.delivery import Delivery
@@ -258,7 +258,7 @@ class Engine:
             effect=call.step.effect,
             input=call.digest,
             args=checksums(call.args),
-            idem=self.epochs.idem(call.key),
+            idem=key_of(call, self.epochs.idem),
             tries=tries,
             reserve=(call.reserve.to_json(self.history.spend.budget) or None) if call.reserve else None,
         )

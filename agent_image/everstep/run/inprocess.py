@@ -176,6 +176,7 @@ class _InProcess:
         now = self.clock.now_epoch_ms()
         journal = JournalId(f"{self.run_name}.{self.clock.nonce()[:16]}")
         spec = RunSpec(self.run_name, journal, entrypoint, goal, inputs, os.getcwd(), now)
+        self.directory.anchor_path(self.run_name).unlink(missing_ok=True)  # of a fork that was never finished
         spec.save(path)
         return spec
 

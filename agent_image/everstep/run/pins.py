@@ -7,6 +7,7 @@ under the new ones, and never without a person's choice:
     the same name, another digest                   refused: a tag that moved, a registry that was changed
     another default image of the operator           refused: nobody chose it for this run
     another Python in local mode                    refused: `everstep local repin RUN` replays and pins it
+    the run is a fork that has not replayed yet     chosen: what its first attempt runs is pinned
 
 An image is compared only as far as both sides are known. A tag and a digest of the same repository cannot be told apart, so the
 digest is pinned as soon as the operator tells it.
@@ -24,6 +25,7 @@ from everstep.run.values import digest
 BY_SPEC = "spec"
 BY_OPERATOR = "operator"
 BY_LOCAL = "local repin"
+BY_FORK = "fork"
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,10 @@ def check_pins(history: History, identity: RunIdentity) -> Pins | None:
                 f"  this attempt: digest {given[:12]}…\n"
                 "Goal and inputs cannot change during a run. Start a new run, or fork this one with the new ones."
             )
-    pins = recorded_pins(history)
     python = identity.python or python_minor()
+    if started.lineage is not None and history.pinned is None:
+        return Pins(identity.image, identity.image_named or "", python, BY_FORK)
+    pins = recorded_pins(history)
     told = identity.image_named is not None and bool(pins.image) and bool(identity.image)
     if told and identity.image_named and identity.image_named != pins.named:
         return Pins(identity.image, identity.image_named, python, BY_SPEC)

@@ -1,5 +1,6 @@
 """`MemoryRun`: one run on a journal in memory, attempt by attempt, on virtual time."""
 
+import asyncio
 import copy
 import json
 from collections import Counter
@@ -12,17 +13,20 @@ from everstep.clock import Clock, SystemClock
 from everstep.errors import Diverged, JournalLost, Terminated
 from everstep.ids import Attempt as AttemptNumber
 from everstep.ids import InboxId, JournalId, Owner, Seq
+from everstep.journal import fork
 from everstep.journal.chain import Chain
 from everstep.journal.inbox import BudgetBody, CancelBody, SettleBody, make_entry
 from everstep.journal.memory import MemoryJournal, MemoryStore
-from everstep.journal.records import Finished, Park, Record, Waited, decode
+from everstep.journal.records import Finished, Park, Record, Waited, canonical, decode
 from everstep.journal.store import FenceAnswer, Head, Store, Stored
+from everstep.journal.verify import verify
 from everstep.run.agents import Agent
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.blobs import read_value
 from everstep.run.config import NO_GRACE_BOUND_S, EngineConfig
 from everstep.run.hosting import host
 from everstep.run.loop import AgentLoop
+from everstep.run.values import digest
 from everstep.run.virtual import VirtualClock, VirtualSelector
 
 R = TypeVar("R")
@@ -176,6 +180,29 @@ class MemoryRun(Generic[R]):
         twin.store = self.store.copy()
         twin.bodies = Counter()
         twin.reached = []
+        return twin
+
+    def fork(
+        self,
+        step: str,
+        *,
+        agent: "Agent[..., Any] | None" = None,  # of any signature
+        goal: str | None = None,
+        inputs: Mapping[str, object] | None = None,
+    ) -> "MemoryRun[R]":
+        """Another run whose journal begins with the proved records of this one before `step` (a key, a name, `end`), perhaps with
+        other code, goal or inputs. Raises ConfigError, JournalTampered."""
+        twin = self.copy()
+        twin.agent = agent or self.agent
+        twin.goal = self.goal if goal is None else goal
+        twin.inputs = dict(self.inputs) | twin.agent.encode_inputs({**self.inputs, **(inputs or {})})
+        twin.journal_id = JournalId(f"{self.journal_id}-fork-{step}")
+        twin.chain = Chain(twin.journal_id, self.chain.key)
+        report = asyncio.run(verify(self.store, self.chain, self.journal_id, keep=True))
+        made = fork.plan(report, "memory-run", step)
+        records = fork.begin(made, {"goal": digest(twin.goal.encode()), "inputs": digest(canonical(twin.inputs))})
+        asyncio.run(_write_fork(twin, self.journal_id, made, records))
+        twin.number = fork.ATTEMPT
         return twin
 
     def cut(self, seq: int) -> None:
@@ -341,6 +368,16 @@ class MemoryRun(Generic[R]):
         entry = make_entry(self.chain, InboxId(f"entry-{self._entries}"), body)
         entries = self.store.inboxes.setdefault(self.journal_id, [])
         entries.append(type(entry)(entry.id, entry.body, entry.mac, str(len(entries) + 1)))
+
+
+async def _write_fork(
+    twin: "MemoryRun[Any]",  # of any result
+    source: JournalId,
+    made: fork.Fork,
+    records: Sequence[Record],
+) -> None:
+    await fork.write(twin.store, twin.chain, Owner("fork"), fork.seal(twin.chain, records), {})
+    await fork.copy_blobs(twin.store, source, twin.journal_id, made.blobs)
 
 
 __all__ = ["Ended", "MemoryRun", "SimulatedCrash"]
