@@ -126,6 +126,13 @@ class LocalRuns:
 
     # --- commands
 
+    def talk(self, typed: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """`everstep ARGUMENTS` with a person at the keyboard."""
+        return subprocess.run(
+            [sys.executable, "-m", "everstep.cli", *arguments], cwd=self.home, env=self.env, input=typed,
+            capture_output=True, text=True, timeout=WAIT_S, check=False,
+        )  # fmt: skip
+
     def cli(self, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
         """`everstep ARGUMENTS`, to its end."""
         command = [sys.executable, "-m", "everstep.cli", *arguments]

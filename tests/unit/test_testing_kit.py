@@ -13,7 +13,7 @@ from everstep import NOT_DONE, Done, Probed
 from everstep.errors import Diverged
 from everstep.journal.records import Waited
 from everstep.run import debugging
-from everstep.testing import Effects, MemoryRun, ScriptedModel, for_every_crash, tool_call
+from everstep.testing import Effects, MemoryRun, ScriptedModel, for_every_crash, replay, tool_call
 from everstep.testing.models import ScriptExhausted
 
 _tidied: list[str] = []
@@ -263,3 +263,25 @@ def test_pdb_is_a_debugger_and_coverage_is_none(no_debugger: pytest.MonkeyPatch)
     assert debugging.suspended()
     no_debugger.setattr(sys, "gettrace", lambda: None)
     assert debugging.suspended()  # told to go on, pdb takes its trace function back
+
+
+# --- replays of finished runs ------------------------------------------------------------------------------------
+
+
+def test_a_step_beyond_the_end_of_a_finished_run_does_not_run() -> None:
+    """Changed code must not do in a replay what it would do in a run."""
+
+    @everstep.agent
+    async def as_it_was(goal: str) -> str:
+        return await send_blindly("ann")
+
+    @everstep.agent
+    async def as_it_is(goal: str) -> str:
+        return await send_blindly("ann") + await send_blindly("bo")
+
+    effects.clear()
+    run = MemoryRun[str](as_it_was, "x")
+    run.run()
+    with pytest.raises(Diverged, match=r"the run is finished, and the code goes on"):
+        replay(run, as_it_is)
+    assert effects == {"mail to ann": 1}

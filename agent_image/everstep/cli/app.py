@@ -13,6 +13,7 @@ from everstep.cli.local_fork import fork
 from everstep.cli.local_live import live
 from everstep.cli.local_look import get, list_runs, result, steps, verify
 from everstep.cli.local_mend import accept, delete
+from everstep.cli.local_replay import replay
 from everstep.cli.local_run import run
 from everstep.cli.verify_file import verify_file
 
@@ -42,7 +43,7 @@ def local() -> None:
 everstep.add_command(verify_file)
 for command in (
     run, list_runs, get, steps, result, live, verify, settle, budget, cancel, fork, accept, delete, export, public_key,
-    history, repin,
+    history, repin, replay,
 ):  # fmt: skip
     local.add_command(command)
 

@@ -43,7 +43,7 @@ def history(run: str, file: Path | None, directory: Path) -> None:
     where = LocalDir(directory)
 
     async def go(spec: RunSpec, store: Store) -> None:
-        _, told, _ = await _recorded(where, spec, store)
+        _, told, _ = await recorded(where, spec, store)
         with target(file) as out:
             for line in told.lines():
                 out.write(f"{line}\n".encode())
@@ -66,7 +66,7 @@ def repin(run: str, entrypoint: str | None, dry_run: bool, directory: Path, outp
     No step runs. If the code takes another way than the journal, the difference is shown and nothing is written (exit 65).
     """
     where = LocalDir(directory.resolve())  # the agent is imported from the run's own directory
-    spec, told, head = with_store(where, run, lambda spec, store: _recorded(where, spec, store))
+    spec, told, head = with_store(where, run, lambda spec, store: recorded(where, spec, store))
     with _not_running(where, spec):
         new = spec if entrypoint is None else changed(spec, entrypoint=_entrypoint(entrypoint))
         replayed = _replay(run, new, told, output)
@@ -85,7 +85,7 @@ def _entrypoint(given: str) -> str:
         raise refusal(e) from e
 
 
-async def _recorded(where: LocalDir, spec: RunSpec, store: Store) -> tuple[RunSpec, RecordedRun, Head]:
+async def recorded(where: LocalDir, spec: RunSpec, store: Store) -> tuple[RunSpec, RecordedRun, Head]:
     """The journal, proved. Raises ConfigError, JournalError."""
     if not where.journal_path.exists() or await store.meta(spec.journal) is None:
         raise ConfigError(f"run {spec.run} has no journal yet: it was never started")
@@ -105,14 +105,19 @@ async def _recorded(where: LocalDir, spec: RunSpec, store: Store) -> tuple[RunSp
 
 def _replay(run: str, spec: RunSpec, told: RecordedRun, output: str | None) -> Replay:
     """In the directory where the agent's process would run. Raises Refusal with the difference."""
-    os.chdir(spec.directory or ".")
-    sys.path.insert(0, os.getcwd())
+    enter(spec)
     try:
         return replay(told, spec.entrypoint)
     except Diverged as e:
         _diverged(run, spec, e, output)
     except EverstepError as e:
         raise refusal(e, run) from e
+
+
+def enter(spec: RunSpec) -> None:
+    """Go where the agent's process would run; its module is looked for there."""
+    os.chdir(spec.directory or ".")
+    sys.path.insert(0, os.getcwd())
 
 
 def _diverged(run: str, spec: RunSpec, e: Diverged, output: str | None) -> NoReturn:

@@ -45,6 +45,8 @@ from everstep.local.supervisor import Ending, Options, Outcome, Supervisor
 @directory_option
 @click.option("--supervise/--no-supervise", default=True, show_default=True,
               help="--no-supervise: one attempt in this very process, which keeps the terminal (for a debugger).")  # fmt: skip
+@click.option("--always-replay", is_flag=True,
+              help="A new process after each outcome of a step: shows at once what does not repeat itself.")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Wait for a person's answer instead of leaving the run parked (exit 3).")
 @click.option("--grace", "grace_s", type=click.FloatRange(min=0), default=Options.grace_s, show_default=True, metavar="SECONDS",
               help="Time for the step in flight after Ctrl-C.")  # fmt: skip
@@ -59,6 +61,7 @@ def run(
     run_id: str | None,
     directory: Path,
     supervise: bool,
+    always_replay: bool,
     wait: bool,
     grace_s: float,
     output: str | None,
@@ -86,7 +89,9 @@ def run(
         if budget and budget != spec.budget:
             spec = replace(spec, budget=budget)
             spec.save(where.spec_path(spec.run))
-        options = Options(grace_s=grace_s, wait_for_people=wait)
+        if always_replay and not supervise:
+            raise ConfigError("--always-replay starts many processes; --no-supervise is for one. Take one of them")
+        options = Options(grace_s=grace_s, wait_for_people=wait, always_replay=always_replay)
         code = asyncio.run(_run(where, spec, options, supervise, output))
     except EverstepError as e:
         raise refusal(e, run_id or "") from e

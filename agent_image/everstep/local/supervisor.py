@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from everstep.clock import Clock, SystemClock
-from everstep.contract import ENV_DEBUG, Termination
+from everstep.contract import ENV_ALWAYS_REPLAY, ENV_DEBUG, Termination
 from everstep.errors import JournalLost, JournalTampered, JournalUnavailable
 from everstep.ids import Attempt, Seq
 from everstep.journal.chain import Chain
@@ -98,6 +98,8 @@ class Options:
     """While steps advance; what a cut of the journal could take unseen. Two file syncs each, so not at every step."""
     gone_within_s: float = 10.0
     """How long the remains of an earlier attempt may take to go."""
+    always_replay: bool = False
+    """Each attempt ends after an outcome of a step; the next one replays from the start."""
     stdout_fd: int | None = None
     """Where the agent's standard output goes; None = ours."""
 
@@ -271,7 +273,8 @@ class Supervisor:
             mark=self._mark,
             grace_s=self.options.grace_s,
         )
-        return child.prepare(self.directory, plan, self.environment)
+        given = dict(self.environment) | ({ENV_ALWAYS_REPLAY: "1"} if self.options.always_replay else {})
+        return child.prepare(self.directory, plan, given)
 
     async def _follow(self, process: child.AgentProcess) -> ChildEnd:
         """Show and anchor what the agent records until it ends; however this ends, the agent is gone afterwards."""

@@ -78,6 +78,8 @@ class Attempt:
         """Run agent code even over a finished journal, to check that it still replays."""
         self.head = Head(Seq(0), identity.chain.genesis())
         self.engine: Engine | None = None
+        self.on_call: Callable[[StepCall], bool] | None = None
+        """As of the engine."""
         self._terminating = False
         self._agent: Agent[..., Any] | None = None
         self._outcome: tuple[object, BaseException | None] = (None, None)
@@ -188,6 +190,7 @@ class Attempt:
         inbox.attach(engine)
         engine.live = Live(engine, identity.owner)
         engine.on_outcome = self.terminate if config.always_replay else None
+        engine.on_call = self.on_call
         if history.started is None:
             engine.delivery.run_time_ms = engine.put(
                 RunStarted,

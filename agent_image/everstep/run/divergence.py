@@ -91,6 +91,16 @@ def unexpected(outcome: Record, code_does: str, hint: str = "") -> Diverged:
     )
 
 
+def after_the_end(told: Told, finished: Record, call: Call) -> Diverged:
+    """The run is over, and the code makes another call: its step must not run."""
+    return Diverged(
+        "the run is finished, and the code goes on.\n"
+        f"  the record:  record {finished.seq}: the run finished\n"
+        f"  the code:    {_calls(call)}\n"
+        f"{_around(told)}{_CHANGED}\n{cures(finished)}"
+    )
+
+
 def unasked(began: Record, call: Call) -> Diverged:
     """The replay begins at a snapshot, and the code goes on without asking for its state."""
     return Diverged(

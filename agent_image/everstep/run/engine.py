@@ -296,8 +296,8 @@ class Engine:
 
     def start_drivers(self) -> None:
         """At an idle moment after the recorded history was consumed: begin what is still awaited, in order."""
-        if not self._unstarted or self.terminating:
-            return
+        if not self._unstarted or self.terminating or self.history.finished is not None:
+            return  # a finished run is only looked at: what it left in flight stays as it was
         unstarted, self._unstarted = self._unstarted, []
         for call in unstarted:
             driver = call.driver = self.drivers[call.key] = StepDriver(self, call)

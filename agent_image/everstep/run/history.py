@@ -42,6 +42,7 @@ from everstep.run.divergence import (
     AHEAD_SEARCHED,
     Call,
     Told,
+    after_the_end,
     another_way,
     began_at,
     other_arguments,
@@ -258,6 +259,8 @@ class History:
         if self.unasked and self.began is not None and not name.startswith(PATCHED):
             raise unasked(self.began, Call(kind, key, name, digest, args))
         if not self.claims or not self.pass_markers(key):
+            if self.finished is not None and not name.startswith(PATCHED):
+                raise after_the_end(self._told(), self.finished, Call(kind, key, name, digest, args))
             return None
         record = self.claims[0]
         if record.key != key or _CALLS.get(record.kind, record.kind) != kind or record.name != name:

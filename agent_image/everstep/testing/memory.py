@@ -23,7 +23,9 @@ from everstep.journal.verify import verify
 from everstep.run.agents import Agent
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.blobs import read_value
+from everstep.run.calls import StepCall
 from everstep.run.config import NO_GRACE_BOUND_S, EngineConfig
+from everstep.run.engine import Engine
 from everstep.run.hosting import host
 from everstep.run.loop import AgentLoop
 from everstep.run.values import digest
@@ -87,6 +89,8 @@ class MemoryRun(Generic[R]):
         """How often each step body was started, by step key, over all attempts."""
         self.reached: list[str] = []
         """Fault points of the last attempt, in order."""
+        self.on_call: Callable[[StepCall], bool] | None = None
+        """Asked at each call of a step, before it is looked up in the journal; True: the call goes no further."""
         self._last: Attempt | None = None
         self._entries = 0
         self._dead = False
@@ -249,11 +253,17 @@ class MemoryRun(Generic[R]):
         attempt = self._last = Attempt(
             loop, store, lambda: self.agent, identity, engine_config, clock, run_to_end=run_to_end
         )
+        attempt.on_call = self.on_call
         end = await attempt.run()
         value = None
         if isinstance(end.record, Finished) and end.record.outcome == "succeeded":
             value = self.agent.result.decode(await read_value(store, self.journal_id, end.record.value))
         return end, value
+
+    @property
+    def engine(self) -> Engine | None:
+        """Of the last attempt, to look at."""
+        return self._last.engine if self._last is not None else None
 
     def terminate(self) -> None:
         """SIGTERM, for use in `on_point`."""

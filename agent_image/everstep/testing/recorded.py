@@ -116,7 +116,7 @@ def replay(
 
     Any Python replays it: the minor version that the run pins is not compared here. Raises Diverged, with the difference, if the
     code takes another way than the record; ConfigError if the file or the inputs are not those of this run."""
-    run = _memory_run(history, load_agent(agent) if isinstance(agent, str) else agent, goal, inputs)
+    run = memory_run_of(history, load_agent(agent) if isinstance(agent, str) else agent, goal, inputs)
     before = len(run.records)
     over = isinstance(run.records[-1], Finished)
     ended = run.attempt(run_to_end=True) if over else run.attempt(replay_only=True)
@@ -127,12 +127,13 @@ def replay(
     return Replay(run.replayed_steps, over, ended.value if over else None)
 
 
-def _memory_run(
+def memory_run_of(
     history: "Path | str | RecordedRun | MemoryRun[Any]",
     agent: Agent[..., Any],  # of any signature
-    goal: str | None,
-    inputs: Mapping[str, Json] | None,
+    goal: str | None = None,
+    inputs: Mapping[str, Json] | None = None,
 ) -> MemoryRun[Any]:
+    """The recorded run in memory, ready for an attempt of `agent`. Raises ConfigError."""
     if isinstance(history, MemoryRun):
         if not history.records:
             raise ConfigError("this MemoryRun has no records yet")
