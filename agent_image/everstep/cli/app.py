@@ -6,6 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from everstep.cli.budgets import budget
+from everstep.cli.check import check_command
 from everstep.cli.local_ask import cancel, settle
 from everstep.cli.local_change import history, repin
 from everstep.cli.local_export import export, public_key
@@ -41,6 +42,7 @@ def local() -> None:
 
 
 everstep.add_command(verify_file)
+everstep.add_command(check_command)
 for command in (
     run, list_runs, get, steps, result, live, verify, settle, budget, cancel, fork, accept, delete, export, public_key,
     history, repin, replay,
