@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from everstep.run.patches import deprecate_patch, patched
     from everstep.run.probe import NOT_DONE, UNKNOWN, Done, Probed
     from everstep.run.retry import Retry
+    from everstep.run.several import Winner, first
     from everstep.run.steps import step
     from everstep.run.wrap import wrap
 
@@ -75,6 +76,7 @@ _HOME = {
     "everstep.run.wrap": ("wrap",),
     "everstep.run.retry": ("Retry",),
     "everstep.budget": ("Budget", "Price", "Reserve"),
+    "everstep.run.several": ("Winner", "first"),
     "everstep.run.heartbeat": ("heartbeat", "heartbeat_details"),
     "everstep.run.probe": ("Done", "NOT_DONE", "UNKNOWN", "Probed"),
     "everstep.run.durable": (
@@ -135,6 +137,8 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "Budget",
     "Reserve",
     "Price",
+    "first",
+    "Winner",
     "sleep",
     "sleep_until",
     "now",

@@ -15,6 +15,7 @@ NAMES = """
     wrap run_step resource per_attempt
     Retry RetryAfter Done NOT_DONE UNKNOWN Probed
     Budget Reserve Price
+    first Winner
     sleep sleep_until now uuid4 random
     patched deprecate_patch
     restored snapshot continue_as_new
@@ -37,6 +38,7 @@ SIGNATURES = {
     "per_attempt": "fn args kwargs",
     "Retry": "max_tries backoff_s backoff_max_s factor jitter retry_on retry_if max_tries_by retry_after_max_s on_exhausted",
     "Done": "value",
+    "first": "awaitables ignore_failures",
     "sleep": "seconds",
     "sleep_until": "when",
     "now": "",

@@ -17,7 +17,25 @@ async def classify(text: str, *, limit: int = 3) -> dict[str, int]:
 @everstep.step(effect="idempotent")
 def count(words: list[str]) -> int:
     everstep.report_usage(input_tokens=1, output_tokens=2, cost_micro_usd=3)
+    everstep.heartbeat(words)
+    assert_type(everstep.heartbeat_details(int), int | None)
     return len(words) + len(everstep.idempotency_key())
+
+
+@everstep.step(
+    effect="read",
+    timeout=5,
+    total_timeout=60,
+    heartbeat_timeout=3,
+    retry=Retry(
+        max_tries=None,
+        retry_if=lambda e: "busy" in str(e),
+        max_tries_by={TimeoutError: 2, OSError: 3},
+        on_exhausted="ask",
+    ),
+)
+async def bounded(path: str) -> None:
+    raise everstep.RetryAfter(3)
 
 
 async def was_sent(to: str) -> Probed[bool]:
@@ -35,6 +53,13 @@ async def triage(goal: str, backlog: str) -> str:
     assert_type(verdict, dict[str, int])
     both = await asyncio.gather(classify("a"), send("b"))
     assert_type(both, tuple[dict[str, int], bool])
+    assert_type(await classify.map(["a", "b"], concurrency=4, common={"limit": 2}), list[dict[str, int]])
+    assert_type(await send.map(["a"], return_exceptions=True), list[bool | everstep.StepFailed])
+    assert_type(await count.map_aio([["a"], ["b"]]), list[int])
+    which, value = await everstep.first(classify("a"), send("b"), everstep.sleep(3))
+    assert_type(which, int)
+    assert_type(value, dict[str, int] | bool | None)
+    assert_type(await everstep.first(send("a"), ignore_failures=True), everstep.Winner[bool])
     task = asyncio.create_task(send("c"))
     assert_type(await task, bool)
     assert_type(await count.aio(["a"]), int)
@@ -83,6 +108,8 @@ async def ways_in(goal: str) -> None:
 def plain(goal: str) -> int:
     assert_type(send.sync("x"), bool)
     everstep.sleep(1)
+    assert_type(count.map([["a"]], concurrency=2), list[int])
+    assert_type(send.map_sync(["a"], return_exceptions=True), list[bool | everstep.StepFailed])
     return count(["a"])
 
 
@@ -93,6 +120,9 @@ assert_type(everstep.run(plain, goal="x"), int)
 everstep.step(effect="write")  # type: ignore[arg-type]  # no such effect class
 send(3)  # type: ignore[arg-type]  # wants text
 count(words=["a"], more=1)  # type: ignore[call-arg]  # no such argument
+send.map([3])  # type: ignore[list-item]  # items are text
+count.map_sync([["a"]])  # type: ignore[attr-defined]  # sync steps: map and map_aio
+Retry(on_exhausted="cry")  # type: ignore[arg-type]  # fail or ask
 send.aio("x")  # type: ignore[attr-defined]  # async steps are awaited as they are
 count.sync(["a"])  # type: ignore[attr-defined]  # sync steps are called as they are
 

@@ -17,7 +17,6 @@ from everstep.run.body import BodyRun
 from everstep.run.calls import StepCall
 from everstep.run.heartbeat import Details, Heart
 from everstep.run.scope import BODY, BodyContext, outside
-from everstep.run.steps import Step
 
 if TYPE_CHECKING:
     from everstep.run.engine import Engine
@@ -40,13 +39,14 @@ class Bodies:
         if self._engine.terminating:
             await asyncio.shield(self._never)
 
-    def _inline(self, step: Step[..., Any], probe: bool) -> bool:  # of any signature
+    def _inline(self, call: StepCall, probe: bool) -> bool:
         """Whether it runs on the sync agent's own thread."""
-        return self._engine.thread is not None and not probe and not step.is_async and not step.bounded
+        apart = probe or call.own_thread or call.step.is_async or call.step.bounded
+        return self._engine.thread is not None and not apart
 
-    async def turn(self, step: Step[..., Any], *, probe: bool = False) -> Callable[[], None]:  # of any signature
+    async def turn(self, call: StepCall, *, probe: bool = False) -> Callable[[], None]:
         """Wait until a body may begin: for a thread if it needs one, and for ever after SIGTERM. Gives what ends the turn."""
-        if (step.probe_is_async if probe else step.is_async) or self._inline(step, probe):
+        if (call.step.probe_is_async if probe else call.step.is_async) or self._inline(call, probe):
             await self.may_begin()
             return _nothing
         await self._threads.acquire()
@@ -69,7 +69,7 @@ class Bodies:
         function = step.probe if probe else step.fn
         assert function is not None
         is_async = step.probe_is_async if probe else step.is_async
-        inline = self._inline(step, probe)
+        inline = self._inline(call, probe)
         args, kwargs = step.signature.decode(call.args)
         body = BodyContext(step.name, call.key, key_of(call, self._engine.epochs.idem), tries)
         body.say = None if probe else self._engine.live.speaker(body)

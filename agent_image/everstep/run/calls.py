@@ -41,6 +41,8 @@ class StepCall:
     """The most one try may use; asked of the step when it is first needed."""
     began: EpochMs = EpochMs(0)
     """When its first intent was made."""
+    own_thread: bool = False
+    """Its sync body never runs on the sync agent's own thread: others run beside it."""
     gone: bool = False
     delivered: bool = False
     driver: "StepDriver | None" = None

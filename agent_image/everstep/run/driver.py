@@ -117,7 +117,7 @@ class StepDriver:
                 return call.gone and self._abandon("cancelled while the budget held it back", usage={})
         await engine.writer.durable(call.intent_seq)
         faults.reach("after_intent")
-        end_turn = await engine.bodies.turn(self.step)
+        end_turn = await engine.bodies.turn(call)
         if call.gone or self._out_of_time():  # it may have waited for a thread
             end_turn()
             return await self._no_body()
@@ -323,7 +323,7 @@ class StepDriver:
     async def _probe(self) -> object:
         if self.step.probe is None:
             return UNKNOWN
-        end_turn = await self.engine.bodies.turn(self.step, probe=True)
+        end_turn = await self.engine.bodies.turn(self.call, probe=True)
         faults.reach("before_probe")
         run, _ = self.engine.bodies.start(self.call, self.tries, end_turn, self.details, probe=True)
         end = await run.end

@@ -6,6 +6,7 @@ Keys come from the source order of calls, never from finishing order or threads.
     task          <scope>t<n>/        t0/, t0/t1/
     timer         <scope>~<n>         ~0, t0/~3
     value         <scope>v<n>         v0
+    item of a map <scope>m<n>/<item>  m0/17, t0/m1/0
 
 with a counter per kind and scope. After a snapshot or continue_as_new (everstep.run.epochs) the root scope is `@<epoch>/` instead
 of the empty one, and counts from 0 again. Code for which `current()` is None is outside agent scope: step bodies and the engine
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 class Scope:
     """The counters of one agent task."""
 
-    __slots__ = ("_steps", "_tasks", "_timers", "_values", "engine", "path")
+    __slots__ = ("_maps", "_steps", "_tasks", "_timers", "_values", "engine", "path")
 
     def __init__(self, engine: "Engine", path: str = "") -> None:
         self.engine = engine
         self.path = path
-        self._steps = self._tasks = self._timers = self._values = 0
+        self._steps = self._tasks = self._timers = self._values = self._maps = 0
 
     def restart(self, path: str) -> None:
         """Count from 0 again, under another path."""
@@ -55,6 +56,12 @@ class Scope:
         n = self._tasks
         self._tasks = n + 1
         return Scope(self.engine, f"{self.path}t{n}/")
+
+    def next_map(self) -> "Scope":
+        """The scope of the items of a step's map, which are counted in source order."""
+        n = self._maps
+        self._maps = n + 1
+        return Scope(self.engine, f"{self.path}m{n}/")
 
     def next_timer(self) -> StepKey:
         n = self._timers

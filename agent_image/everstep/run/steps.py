@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import update_wrapper
 from types import CoroutineType, MethodType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -28,9 +29,13 @@ from everstep.run.retry import ONCE, Retry
 from everstep.run.scope import BODY, SCOPE, Scope
 from everstep.run.values import Signature
 
+if TYPE_CHECKING:
+    from everstep.run.maps import MapAsync, MapSync
+
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
+T = TypeVar("T")
 OnUncertain = Literal["ask", "fail"]
 
 THREE_CLASSES = """\
@@ -89,17 +94,18 @@ class Step(Generic[P, R]):
             bound.probe = MethodType(self.probe, instance)
         return bound
 
-    def _scope(self, *, sync_agent: bool) -> Scope:
+    def scope(self, *, sync_agent: bool, as_map: bool = False) -> Scope:
         """The scope of the caller. Raises NotInRun or BadCall if this step cannot be called here, or not like this."""
         scope = SCOPE.get()
         if scope is None:
             self._refuse_outside()
         if scope.engine.sync_agent != sync_agent:
-            plain = f"{self.name}(…)"
+            name = f"{self.name}.map" if as_map else self.name
+            other = ("_sync", "_aio") if as_map else (".sync", ".aio")
             if self.is_async:
-                cure = f"{self.name}.sync(…)" if scope.engine.sync_agent else f"await {plain}"
+                cure = f"{name}{other[0]}(…)" if scope.engine.sync_agent else f"await {name}(…)"
             else:
-                cure = plain if scope.engine.sync_agent else f"await {self.name}.aio(…)"
+                cure = f"{name}(…)" if scope.engine.sync_agent else f"await {name}{other[1]}(…)"
             kinds = ("an async step", "a sync step"), ("an async agent", "a sync agent")
             raise BadCall(
                 f"{self.name} is {kinds[0][not self.is_async]}, called from {kinds[1][scope.engine.sync_agent]}: write {cure}"
@@ -122,7 +128,8 @@ class Step(Generic[P, R]):
 # Calls are typed CoroutineType[object, None, R], not Coroutine[Any, Any, R]: with an explicit Any in it mypy finds the overloads
 # of asyncio.gather ambiguous and gives up on their results.
 class AsyncStep(Step[P, R]):
-    """A step with an async body: awaited in async agents, `.sync(…)` in sync ones."""
+    """A step with an async body: awaited in async agents, `.sync(…)` in sync ones. `.map` and `.map_sync` call it for each of
+    several items."""
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> "AsyncStep[P, R]": ...
@@ -134,18 +141,33 @@ class AsyncStep(Step[P, R]):
         return self if instance is None else self.bind(instance)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> "CoroutineType[object, None, R]":
-        self._scope(sync_agent=False)
+        self.scope(sync_agent=False)
         return cast("CoroutineType[object, None, R]", _call(self, args, kwargs))
 
     def sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call it from a sync agent; blocks until the step has an outcome."""
-        scope = self._scope(sync_agent=True)
+        scope = self.scope(sync_agent=True)
         value: R = scope.engine.call_step_sync(scope, self, args, kwargs)
         return value
 
+    @property
+    def map(self: "AsyncStep[Concatenate[T, ...], R]") -> "MapAsync[T, R]":
+        """For async agents: `await step.map(items, concurrency=8)`."""
+        from everstep.run.maps import MapAsync  # it imports this
+
+        return MapAsync(self)
+
+    @property
+    def map_sync(self: "AsyncStep[Concatenate[T, ...], R]") -> "MapSync[T, R]":
+        """For sync agents: `step.map_sync(items, concurrency=8)`."""
+        from everstep.run.maps import MapSync  # it imports this
+
+        return MapSync(self)
+
 
 class SyncStep(Step[P, R]):
-    """A step with a sync body: a plain call in sync agents, `.aio(…)` in async ones (the body runs in a thread)."""
+    """A step with a sync body: a plain call in sync agents, `.aio(…)` in async ones (the body runs in a thread). `.map` and
+    `.map_aio` call it for each of several items."""
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> "SyncStep[P, R]": ...
@@ -157,19 +179,33 @@ class SyncStep(Step[P, R]):
         return self if instance is None else self.bind(instance)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        scope = self._scope(sync_agent=True)
+        scope = self.scope(sync_agent=True)
         value: R = scope.engine.call_step_sync(scope, self, args, kwargs)
         return value
 
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> "CoroutineType[object, None, R]":
         """Await it in an async agent."""
-        self._scope(sync_agent=False)
+        self.scope(sync_agent=False)
         return cast("CoroutineType[object, None, R]", _call(self, args, kwargs))
+
+    @property
+    def map(self: "SyncStep[Concatenate[T, ...], R]") -> "MapSync[T, R]":
+        """For sync agents: `step.map(items, concurrency=8)`; each body runs in a thread of its own."""
+        from everstep.run.maps import MapSync  # it imports this
+
+        return MapSync(self)
+
+    @property
+    def map_aio(self: "SyncStep[Concatenate[T, ...], R]") -> "MapAsync[T, R]":
+        """For async agents: `await step.map_aio(items, concurrency=8)`."""
+        from everstep.run.maps import MapAsync  # it imports this
+
+        return MapAsync(self)
 
 
 async def _call(step: Step[P, R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:
     # The scope is that of the task which runs this, so that `create_task(step(…))` and gather key it in the new task.
-    scope = step._scope(sync_agent=False)
+    scope = step.scope(sync_agent=False)
     call = scope.engine.call_step(scope, step, args, kwargs)
     try:
         value: R = await call.waiter

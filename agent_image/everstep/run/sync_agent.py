@@ -19,6 +19,7 @@ from everstep.run.body import BodyRun
 from everstep.run.calls import StepCall
 from everstep.run.loop import AgentTimer
 from everstep.run.scope import SCOPE, Scope
+from everstep.run.several import Batch, Prepared
 from everstep.run.steps import Step
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class SyncAgentThread:
         self._engine = engine
         self._answers: queue.SimpleQueue[tuple[bool, Callable[[], Any]]] = queue.SimpleQueue()  # values of any step
         self._call: StepCall | None = None
+        self._batch: Batch | None = None
         self._timer: AgentTimer | None = None
         self._interruption: BaseException | None = None
         self.busy = False
@@ -100,6 +102,15 @@ class SyncAgentThread:
             call = StepCall(scope.next_step(), step, data, digest, context, waiter)
             self._adopt(call)
             self._engine.begin(call)
+
+        return self.ask(request)
+
+    def map_step(
+        self, scope: Scope, step: Step[..., Any], items: list[Prepared], concurrency: int, return_exceptions: bool
+    ) -> Any:  # the step's results
+        def request() -> None:
+            self._batch = Batch(scope, step, items, concurrency, return_exceptions, self.answer)
+            self._batch.go_on()
 
         return self.ask(request)
 
@@ -186,6 +197,7 @@ class SyncAgentThread:
         """Let agent code go on with what `act` returns or raises."""
         self.busy = True
         self._call = None
+        self._batch = None
         self._timer = None
         self._answers.put((True, act))
 
@@ -202,6 +214,10 @@ class SyncAgentThread:
             return
         if self._timer is not None:
             self._timer.cancel()
+            self.answer(lambda: _throw(error))
+            return
+        if self._batch is not None:
+            self._batch.forsake()
             self.answer(lambda: _throw(error))
             return
         call = self._call
