@@ -43,19 +43,36 @@ async def limited(effects: str, name: str) -> str:
     return name
 
 
+@everstep.step(effect="idempotent")
+async def note(name: str, effects: str) -> str:
+    effect(effects, name)
+    await asyncio.sleep(0.02)
+    return name
+
+
+@everstep.step(effect="read")
+async def never(name: str) -> str:
+    """The loser of any race."""
+    await asyncio.sleep(60)
+    return name
+
+
 @everstep.agent
 async def script(goal: str, effects: str) -> list[object]:
-    """Heartbeats, a long wait for the next try, exhausted tries."""
-    return [
+    """Heartbeats, a long wait for the next try, exhausted tries, a map, a race."""
+    out: list[object] = [
         await fetch(effects, "a"),
         await limited(effects, "b"),
         await stubborn(effects, "c"),
         await put(effects, "d"),
     ]
+    out.extend(await note.map(["e", "f", "g"], concurrency=2, common={"effects": effects}))
+    out.extend(await everstep.first(never("h"), note("i", effects)))
+    return out
 
 
-SCRIPT_RESULT = ["A", "b", "c", "D"]
-SCRIPT_EFFECTS = ("a", "b", "c", "d")
+SCRIPT_RESULT = ["A", "b", "c", "D", "e", "f", "g", 1, "i"]
+SCRIPT_EFFECTS = ("a", "b", "c", "d", "e", "f", "g", "i")
 STEPS_ENTRYPOINT = "tests.crash.agents_steps:script"
 
 

@@ -52,7 +52,11 @@ def stories(records: list[Record]) -> dict[str, StepStory]:
                 if record.decision == "again":
                     continue
             else:
-                assert open_in.pop(key, None) == record.attempt, f"{record.kind} of {key} without its own intent"
+                own = open_in.pop(key, None) == record.attempt
+                if record.kind == "abandoned" and not own:  # nobody waits any more for what was lost in flight
+                    story.lost += 1
+                else:
+                    assert own, f"{record.kind} of {key} without its own intent"
             if record.kind == "try_failed":
                 story.failed_tries += 1
             else:

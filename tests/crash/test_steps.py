@@ -12,6 +12,7 @@ from tests.crash.driver import Driver
 from tests.crash.judge import check, stories
 
 # Without a loss: attempt 1 parks while b waits for its next try, attempt 2 while a person is asked about c, attempt 3 ends.
+APPENDS = ("2@1", "3@1", "4@1", "5@1", "1@2", "3@2", "1@3", "2@3", "4@3", "6@3")
 PLAN: dict[str, tuple[str, ...]] = {
     "before_heartbeat": tuple(f"before_heartbeat:{n}@1=kill" for n in (1, 2)),
     "after_heartbeat": (
@@ -21,11 +22,18 @@ PLAN: dict[str, tuple[str, ...]] = {
     ),
     "before_question": ("before_question@2=kill", "before_question@2=kill;before_append:1@3=kill"),
     "after_question": ("after_question@2=kill", "after_question@2=kill;after_append:2@3=kill"),
+    "before_intent": ("before_intent:5@3=kill", "before_intent:6@3=kill"),
+    "after_result": tuple(f"after_result:{n}@3=kill" for n in (3, 4, 6)),
+    "in_replay": ("in_replay:2@3=kill", "after_result:4@3=kill;in_replay:3@4=kill"),
     "before_retry": tuple(f"before_retry:{n}=kill" for n in ("1@1", "2@1", "1@2")),
-    "in_body": tuple(f"in_body:{n}=kill" for n in ("1@1", "2@1", "3@1", "1@2", "3@2", "1@3")),
-    "after_effect": tuple(f"after_effect:{n}=kill" for n in ("1@1", "2@1", "2@2", "3@2", "1@3")),
-    "before_append": tuple(f"before_append:{n}=kill" for n in ("2@1", "3@1", "4@1", "5@1", "1@2", "3@2", "1@3", "2@3")),
-    "after_append": tuple(f"after_append:{n}=kill" for n in ("2@1", "3@1", "4@1", "5@1", "1@2", "3@2", "1@3", "2@3")),
+    "in_body": tuple(f"in_body:{n}=kill" for n in ("1@1", "2@1", "3@1", "1@2", "3@2", "1@3", "4@3", "7@3")),
+    "after_effect": tuple(f"after_effect:{n}=kill" for n in ("1@1", "2@1", "2@2", "3@2", "1@3", "4@3", "6@3")),
+    "before_append": tuple(
+        f"before_append:{n}=kill" for n in ("2@1", "3@1", "4@1", "5@1", "1@2", "3@2", "1@3", "2@3", "4@3", "6@3")
+    ),
+    "after_append": tuple(
+        f"after_append:{n}=kill" for n in ("2@1", "3@1", "4@1", "5@1", "1@2", "3@2", "1@3", "2@3", "4@3", "6@3")
+    ),
     "before_park": ("before_park@1=kill", "before_park@2=kill"),
     "after_park": ("after_park@1=kill", "after_park@2=kill"),
 }
