@@ -266,7 +266,7 @@ class _AsyncCalls(_Calls):
 
         step = self._everstep_step(request, body, _ASYNC)
         if scope.engine.sync_agent:
-            step._scope(sync_agent=False)  # raises what an async step in a sync agent raises
+            step.scope(sync_agent=False)  # raises what an async step in a sync agent raises
         chunk_type = typing.get_args(stream_cls)[0]
         few = functools.partial(self._everstep_few, shape, request.body, chunk_type)
         live = self._everstep_options.live

@@ -39,12 +39,12 @@ class Scope:
     def restart(self, path: str) -> None:
         """Count from 0 again, under another path."""
         self.path = path
-        self._steps = self._tasks = self._timers = self._values = 0
+        self._steps = self._tasks = self._timers = self._values = self._maps = 0
 
     @property
     def used(self) -> bool:
         """Whether anything was numbered here."""
-        return bool(self._steps or self._tasks or self._timers or self._values)
+        return bool(self._steps or self._tasks or self._timers or self._values or self._maps)
 
     def next_step(self) -> StepKey:
         n = self._steps
