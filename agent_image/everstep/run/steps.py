@@ -36,6 +36,8 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
 OnUncertain = Literal["ask", "fail"]
 
 THREE_CLASSES = """\
@@ -125,6 +127,41 @@ class Step(Generic[P, R]):
         )
 
 
+class _Takes(Protocol[T_contra, R_co]):
+    """Anything called with an item first; what follows it is `common`."""
+
+    def __call__(self, item: T_contra, /, *args: Any, **kwargs: Any) -> R_co: ...  # any further parameters
+
+
+# Descriptors over what a step looks like when called: mypy cannot tell a step's first parameter from the `self` of a method.
+class _AsyncMap:
+    def __get__(self, step: "_Takes[T, CoroutineType[object, None, R]]", owner: type | None = None) -> "MapAsync[T, R]":
+        from everstep.run.maps import MapAsync
+
+        return MapAsync(cast("Step[..., Any]", step))
+
+
+class _AsyncMapSync:
+    def __get__(self, step: "_Takes[T, CoroutineType[object, None, R]]", owner: type | None = None) -> "MapSync[T, R]":
+        from everstep.run.maps import MapSync
+
+        return MapSync(cast("Step[..., Any]", step))
+
+
+class _SyncMap:
+    def __get__(self, step: _Takes[T, R], owner: type | None = None) -> "MapSync[T, R]":
+        from everstep.run.maps import MapSync
+
+        return MapSync(cast("Step[..., Any]", step))
+
+
+class _SyncMapAio:
+    def __get__(self, step: _Takes[T, R], owner: type | None = None) -> "MapAsync[T, R]":
+        from everstep.run.maps import MapAsync
+
+        return MapAsync(cast("Step[..., Any]", step))
+
+
 # Calls are typed CoroutineType[object, None, R], not Coroutine[Any, Any, R]: with an explicit Any in it mypy finds the overloads
 # of asyncio.gather ambiguous and gives up on their results.
 class AsyncStep(Step[P, R]):
@@ -150,19 +187,11 @@ class AsyncStep(Step[P, R]):
         value: R = scope.engine.call_step_sync(scope, self, args, kwargs)
         return value
 
-    @property
-    def map(self: "AsyncStep[Concatenate[T, ...], R]") -> "MapAsync[T, R]":
-        """For async agents: `await step.map(items, concurrency=8)`."""
-        from everstep.run.maps import MapAsync  # it imports this
+    map = _AsyncMap()
+    """For async agents: `await step.map(items, concurrency=8)`."""
 
-        return MapAsync(self)
-
-    @property
-    def map_sync(self: "AsyncStep[Concatenate[T, ...], R]") -> "MapSync[T, R]":
-        """For sync agents: `step.map_sync(items, concurrency=8)`."""
-        from everstep.run.maps import MapSync  # it imports this
-
-        return MapSync(self)
+    map_sync = _AsyncMapSync()
+    """For sync agents: `step.map_sync(items, concurrency=8)`."""
 
 
 class SyncStep(Step[P, R]):
@@ -188,19 +217,11 @@ class SyncStep(Step[P, R]):
         self.scope(sync_agent=False)
         return cast("CoroutineType[object, None, R]", _call(self, args, kwargs))
 
-    @property
-    def map(self: "SyncStep[Concatenate[T, ...], R]") -> "MapSync[T, R]":
-        """For sync agents: `step.map(items, concurrency=8)`; each body runs in a thread of its own."""
-        from everstep.run.maps import MapSync  # it imports this
+    map = _SyncMap()
+    """For sync agents: `step.map(items, concurrency=8)`; each body runs in a thread of its own."""
 
-        return MapSync(self)
-
-    @property
-    def map_aio(self: "SyncStep[Concatenate[T, ...], R]") -> "MapAsync[T, R]":
-        """For async agents: `await step.map_aio(items, concurrency=8)`."""
-        from everstep.run.maps import MapAsync  # it imports this
-
-        return MapAsync(self)
+    map_aio = _SyncMapAio()
+    """For async agents: `await step.map_aio(items, concurrency=8)`."""
 
 
 async def _call(step: Step[P, R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:
