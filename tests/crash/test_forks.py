@@ -2,6 +2,7 @@
 never changed, and no effect before the cut happens again.
 """
 
+import argparse
 import asyncio
 import os
 import signal
@@ -13,8 +14,11 @@ import pytest
 
 from everstep.ids import Attempt, JournalId, Owner
 from everstep.journal import fork as forks
-from everstep.journal.records import Intent
+from everstep.journal.records import Intent, canonical
 from everstep.journal.verify import verify
+from everstep.run.values import digest
+from everstep_operator.forking import add_arguments, write_fork
+from everstep_operator.keyring import KeyRing
 from tests.crash.agents import SCRIPT_RESULT
 from tests.crash.driver import Driver
 from tests.crash.judge import check_journal, stories
@@ -131,3 +135,33 @@ async def test_forks_of_a_finished_run_are_killed(store_url: str, run_key: bytes
             broken = [f"{step} {spec}: {e!r}" for step, e in zip(CUTS, outcomes, strict=True) if e is not None]
             assert not broken, "\n".join(broken)
         assert [r async for r in source.store.read(source.journal)] == before, "the source is not touched"
+
+
+@pytest.mark.parametrize("store_kind", ["redis"])
+async def test_the_operator_writes_a_fork_that_an_attempt_goes_on_with(store_url: str, tmp_path: Path) -> None:
+    """As `kubectl everstep fork` has it written: under the new run's own key, whole, and safe to ask for again."""
+    ring = KeyRing({"k1": b"\x05" * 32})
+    ids = JournalId("cluster-source"), JournalId("cluster-fork")
+    keys = [ring.chain(journal, "k1").key for journal in ids]
+    async with Driver(store_url, ids[0], tmp_path, run_key=keys[0]) as source:
+        assert (await source.finish()).value == SCRIPT_RESULT
+        told = digest(canonical({"effects": str(source.effects)}))
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        words = ["--from-step", "3", "--target", ids[1], "--target-name", "again", "--inputs-digest", told]
+        arguments = parser.parse_args([*words, "--goal-digest", digest(b"go")])
+        arguments.run, arguments.namespace = "crash", "default"
+        first = await write_fork(source.store, source.chain, ring, arguments, source.anchor)
+        assert await write_fork(source.store, source.chain, ring, arguments, source.anchor) == first
+        assert first["lineage"]["step"] == "3"
+        before = len(source.lines())
+        async with Driver(store_url, ids[1], tmp_path, run_key=keys[1]) as driver:
+            driver.attempt = Attempt(forks.ATTEMPT)  # the operator goes on from the number it finds in the journal
+            assert (await driver.finish(faults="after_effect:1@2=kill")).value == SCRIPT_RESULT
+            meta = await driver.store.meta(driver.journal)
+            assert meta is not None
+            assert (meta.fields["keyId"], meta.fields["name"]) == ("k1", "crash")
+            names = {str(line["name"]) for line in source.lines()[before:]}
+            assert names == {"g", "h-look", "h-put", "i-look", "i-put", "j", "k", "l"}
+            pinned = [r for r in await driver.records() if r.kind == "pinned"]
+            assert [r.by for r in pinned] == ["fork"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import everstep
-from everstep import Budget, ConfigError, Reserve, errors
+from everstep import NOT_DONE, Budget, ConfigError, Probed, Reserve, errors
 from everstep.journal.records import Intent, RunStarted
 from everstep.journal.spend import Spend
 from everstep.testing import MemoryRun
@@ -350,3 +350,49 @@ def test_a_step_in_flight_in_a_later_epoch_keeps_its_key() -> None:
     forked = first.fork("end")
     assert forked.run()[-1] == "LAST"
     assert done.count(held) == 2, "again, under its own key"
+
+
+def test_an_at_most_once_step_in_flight_asks_even_if_its_probe_denies_it() -> None:
+    """A process of the source may still be at it: only the fork's own predecessors are proved dead."""
+
+    async def not_sent(name: str) -> Probed[str]:
+        return NOT_DONE
+
+    @everstep.step(effect="at_most_once", probe=not_sent)
+    async def probed(name: str) -> str:
+        done.append(f"{name} {everstep.idempotency_key()}")
+        return name
+
+    @everstep.agent
+    async def run(goal: str) -> list[str]:
+        return [await act("one"), await probed("letter")]
+
+    there: MemoryRun[list[str]] = MemoryRun(run, "go")
+    there.attempt(crash_at="in_body:2")
+    forked = there.fork("end")
+    ended = forked.attempt(predecessor_dead=True)
+    assert ended.kind == "parked"
+    assert "in flight when run memory-run was forked" in ended.waits[0].reason
+    forked.settle(ended.waits[0].key, "again")
+    assert forked.run() == ["ONE", "letter"]
+    assert counted()["letter"] == 1
+    forked.replay()
+
+
+def test_a_licence_to_run_again_is_not_used_twice() -> None:
+    @everstep.agent
+    async def run(goal: str) -> list[str]:
+        sent = asyncio.create_task(mail("letter"))
+        first = await act("one")
+        return [first, await act("two"), await sent]
+
+    there: MemoryRun[list[str]] = MemoryRun(run, "go")
+    there.attempt(crash_at="after_effect:1", predecessor_dead=False)
+    parked = there.attempt(predecessor_dead=False)
+    assert [w.kind for w in parked.waits] == ["uncertain"]
+    there.settle(parked.waits[0].key, "again")
+    there.attempt(crash_at="after_effect:1", predecessor_dead=False)
+    sent = counted()["letter"]
+    ended = there.fork("end").attempt()
+    assert [w.kind for w in ended.waits] == ["uncertain"]
+    assert counted()["letter"] == sent

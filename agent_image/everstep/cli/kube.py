@@ -72,6 +72,11 @@ class Kubectl:
         """Patch an object; `how` is merge or json."""
         self.output("patch", kind, name, f"--type={how}", f"--patch={json.dumps(body)}")
 
+    def create(self, body: dict[str, Any]) -> dict[str, Any]:  # Any: a Kubernetes object
+        """Create an object; as the server holds it. Raises Refusal with the API server's words."""
+        data = json.loads(self.output("create", "--filename=-", "--output=json", stdin=json.dumps(body)))
+        return dict(data)
+
     def user(self) -> str:
         """The name by which the API server knows whoever runs this."""
         name = self._json("auth", "whoami", "--output=json").get("status", {}).get("userInfo", {}).get("username")
@@ -79,12 +84,15 @@ class Kubectl:
             raise Refusal("`kubectl auth whoami` names no user; Kubernetes 1.28 or newer is needed", Exit.FAILED)
         return name
 
-    def output(self, *arguments: str, namespace: str | None = None, file: IO[bytes] | None = None) -> str:
+    def output(
+        self, *arguments: str, namespace: str | None = None, file: IO[bytes] | None = None, stdin: str | None = None
+    ) -> str:
         """Standard output of a kubectl command; "" if it goes to `file`. Raises Refusal with its standard error if it fails."""
         command = self.command(*arguments, namespace=namespace)
         done = subprocess.run(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            input=stdin,
             stdout=subprocess.PIPE if file is None else file,
             stderr=subprocess.PIPE,
             text=True,

@@ -8,6 +8,7 @@ from everstep.cli import inspect, text
 from everstep.cli.exits import EPILOG, Exit, Refusal, refusal
 from everstep.cli.kube import REQUESTS, RUNS, Kubectl, about_run, ask_operator, cluster_options, operator_option
 from everstep.cli.kubectl_export import export, public_key
+from everstep.cli.kubectl_fork import fork
 from everstep.cli.options import output_option
 from everstep.cli.questions import decision, pick
 from everstep.cli.repin import repin
@@ -208,6 +209,7 @@ def verify(
 
 
 everstep.add_command(export)
+everstep.add_command(fork)
 everstep.add_command(public_key)
 
 

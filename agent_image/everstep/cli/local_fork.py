@@ -9,9 +9,10 @@ import click
 
 from everstep import faults
 from everstep.budget import Budget
-from everstep.cli import inspect, show, text
+from everstep.cli import inspect, show
 from everstep.cli.budgets import budget_from, budget_options
 from everstep.cli.exits import EPILOG
+from everstep.cli.forks import STEP_HELP, fork_document, print_fork
 from everstep.cli.local_run import given_goal, given_inputs, resume_command
 from everstep.cli.options import anchor_head, directory_option, output_option, run_argument, with_store
 from everstep.clock import SystemClock
@@ -31,7 +32,7 @@ from everstep.run.values import digest
 @click.command(epilog=EPILOG)
 @run_argument
 @click.option("--from-step", "step", required=True, metavar="KEY",
-              help="The first step not to keep: its key (12), its name if called once, or `end` to keep them all.")  # fmt: skip
+              help=STEP_HELP)  # fmt: skip
 @click.option("--run-id", metavar="NEW", help="Name of the fork. Default: the run's name and a number.")
 @click.option("--agent", "entrypoint", metavar="MODULE:FUNCTION", help="Another agent. Default: the run's own.")
 @click.option("--goal", help="Another goal.")
@@ -95,7 +96,7 @@ def fork(
     if output == "json":
         show.as_json(document)
     else:
-        _print(document)
+        print_fork(document, f"go on with  {document['resume']}")
 
 
 async def _make(where: LocalDir, store: Store, source: RunSpec, made: RunSpec, step: str) -> inspect.Document:
@@ -104,10 +105,7 @@ async def _make(where: LocalDir, store: Store, source: RunSpec, made: RunSpec, s
     report = await verify(store, Chain(source.journal), source.journal, anchor=anchor_head(where, source), keep=True)
     planned = forks.plan(report, source.run, step)
     if planned.segmented and dict(made.inputs) != dict(source.inputs):
-        raise ConfigError(
-            f"step {step} of run {source.run} comes after everstep.continue_as_new, which set the agent's inputs; other inputs "
-            "are possible only in a fork from a step before it"
-        )
+        raise ConfigError(forks.SEGMENTED)
     started = {
         "run": made.run,
         "goal": digest(made.goal.encode()),
@@ -124,16 +122,7 @@ async def _make(where: LocalDir, store: Store, source: RunSpec, made: RunSpec, s
     AnchorFile(where.anchor_path(made.run), made.journal).replace(head, forks.ATTEMPT, SystemClock().now_epoch_ms())
     faults.reach("after_fork")
     made.save(where.spec_path(made.run))
-    return {
-        "run": made.run,
-        "journal": made.journal,
-        "lineage": dict(planned.lineage),
-        "records": len(planned.records),
-        "inFlight": list(planned.in_flight),
-        "brought": list(planned.brought),
-        "problem": None if report.whole else report.message,
-        "resume": resume_command(made, where),
-    }
+    return fork_document(planned, report, made.run, made.journal) | {"resume": resume_command(made, where)}
 
 
 def _free_name(where: LocalDir, run: str, given: str | None) -> RunName:
@@ -144,22 +133,3 @@ def _free_name(where: LocalDir, run: str, given: str | None) -> RunName:
     if load(where.spec_path(name)) is not None:
         raise ConfigError(f"run {name} exists; choose another --run-id, or remove it: everstep local delete {name}")
     return name
-
-
-def _print(d: inspect.Document) -> None:
-    line = d["lineage"]
-    click.echo(f"run {d['run']} · forked from {line['run']} before step {_key(line['step'])} · {_kept(d)}")
-    if d["problem"]:
-        click.echo(f"  {text.clean(line['run'])} is not whole: {d['problem']}; only proved records were used", err=True)
-    if d["inFlight"]:
-        keys = ", ".join(f"#{key}" for key in d["inFlight"][:10])
-        click.echo(f"  in flight at that moment: {keys}; they go on under their recorded keys")
-    click.echo(f"  go on with  {d['resume']}")
-
-
-def _kept(d: inspect.Document) -> str:
-    return f"{text.plural(d['records'], 'record')} kept"
-
-
-def _key(step: str) -> str:
-    return step if step == forks.END else f"#{step}"

@@ -17,7 +17,7 @@ are not its own, `activeMs` the active time they stand for.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ from everstep.journal.records import (
     Segment,
     Settled,
     Snapshot,
+    Uncertain,
     decode,
     encode,
 )
@@ -52,6 +53,10 @@ ATTEMPT = Attempt(1)
 END = "end"
 """In place of a step: keep all that is recorded, only not the end of the run."""
 _UNPROVED = (Verdict.ANCHOR,)
+SEGMENTED = (
+    "that step comes after everstep.continue_as_new, which set the agent's inputs; other inputs are possible only in a fork from "
+    "a step before it"
+)
 _NOT_ITS_OWN = ("park", "pinned")
 _FORKED_INBOX = "fork"
 _BATCH_BYTES = 1024 * 1024
@@ -100,7 +105,7 @@ def plan(report: VerifyReport, run: str, step: str) -> Fork:
         "step": records[at].key if at < len(records) and step != END else END,
     }
     after = sorted((r for tail in tails.values() for r in tail), key=lambda r: r.seq)
-    kept = [r for r in [*before, *after] if r.kind not in _NOT_ITS_OWN]
+    kept = [r for r in [*before, *after, *_doubts(before, open_keys, tails, run)] if r.kind not in _NOT_ITS_OWN]
     if not isinstance(kept[0], RunStarted):  # the beginning was compacted away; the record that is first carries it
         kept.insert(0, started)
     copied = [_copy(r, i + 1) for i, r in enumerate(kept)]
@@ -174,6 +179,25 @@ def _tail(later: Sequence[Record], key: str) -> list[Record]:
             case Settled() if record.decision != "again":
                 return tail
     return []
+
+
+def _doubts(before: Sequence[Record], open_keys: Sequence[str], known: Container[str], run: str) -> Iterator[Record]:
+    """An `uncertain` for each at_most_once step that stays open: a process of the source may still be at it, or has been at it
+    since the cut, so neither a licence to run again nor a probe's "not done" may count in the fork."""
+    for key in open_keys:
+        own = [r for r in before if r.key == key]
+        intent = next((r for r in own if isinstance(r, Intent)), None)
+        if key in known or intent is None or intent.effect != "at_most_once" or isinstance(own[-1], Uncertain):
+            continue
+        yield Uncertain(
+            seq=before[-1].seq,
+            attempt=ATTEMPT,
+            time=before[-1].time,
+            key=key,
+            name=intent.name,
+            reason=f"it was in flight when run {run} was forked, and may have happened there",
+            input=intent.input,
+        )
 
 
 def _active_ms(records: Sequence[Record]) -> int:
@@ -252,11 +276,12 @@ async def copy_blobs(store: Store, source: JournalId, target: JournalId, names: 
 
 
 async def write(store: Store, chain: Chain, owner: Owner, sealed: Sequence[Sealed], fields: Mapping[str, str]) -> Head:
-    """Write the new journal, which must not be there yet; its head. Raises ConfigError if it is, JournalUnavailable."""
+    """Write the new journal; its head. The same owner may repeat the very same call. Raises ConfigError if another journal
+    is there, JournalUnavailable."""
     journal, head = chain.journal_id, Head(Seq(0), chain.genesis())
     reply = await store.fence(journal, ATTEMPT, head, dict(fields))
     claim = await store.claim(journal, ATTEMPT, owner) if reply.answer is FenceAnswer.OK else None
-    if claim is None or claim.answer is not ClaimAnswer.OK or claim.head is None or claim.head.seq:
+    if claim is None or claim.answer is not ClaimAnswer.OK:
         raise ConfigError(f"journal {journal} is there already; a fork needs a run that has not begun")
     for batch in _batches(sealed):
         said = await store.append(journal, ATTEMPT, owner, head, batch)

@@ -37,6 +37,10 @@ RESERVED_PREFIX: Final = "everstep.dev/"
 ANNOTATION_REPIN: Final = "everstep.dev/repin"
 """On an AgentRun, by `kubectl everstep repin`: the image just written to the spec. A parked run is woken once to replay it."""
 
+ANNOTATION_FORK: Final = "everstep.dev/fork"
+"""On an AgentRun, by `kubectl everstep fork`: FORK_PENDING while its journal is being written, then `<source>#<step>`."""
+FORK_PENDING: Final = "pending"
+
 
 class Cond(enum.StrEnum):
     """Condition types. Every status write sets all of them."""
@@ -183,6 +187,8 @@ class Reason(enum.StrEnum):
     """The runtime cannot make or start the container; the pod is replaced at its deadline."""
     NODE_UNREACHABLE = "NodeUnreachable"
     """The node is lost and `nodeLoss.policy: Wait` forbids a replacement until the cluster proves the pod dead."""
+    FORK_UNFINISHED = "ForkUnfinished"
+    """The run is a fork whose beginning has not been written into its journal, so nothing may start it."""
     GOAL_NOT_FOUND = "GoalNotFound"
     """`goalFrom` names a ConfigMap, Secret or key that does not exist."""
     SECRET_CONFLICT = "SecretConflict"

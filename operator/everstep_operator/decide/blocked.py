@@ -17,6 +17,8 @@ _OWN_REASONS: dict[str, Reason] = {
 }
 _SLOW = (Reason.POD_SECURITY, Reason.POD_REFUSED, Reason.BAD_INPUTS, Reason.SECRET_CONFLICT)
 """Cannot heal by itself: Stalled, and tried again only rarely."""
+FORK_WITHIN_S = 120
+"""A fork that is still unfinished then has lost its command."""
 
 
 def block(
@@ -72,6 +74,18 @@ def explain(refusal: Refusal) -> tuple[Reason, str]:
     if "podsecurity" in text:
         return Reason.POD_SECURITY, "Change spec.template, or the namespace's pod-security labels"
     return Reason.POD_REFUSED, "Change spec.agent or spec.template, or what refuses it"
+
+
+def fork_unfinished(look: Look) -> Plan:
+    """A fork waits for the records it begins with: started without them it would do again what its source has done."""
+    return block(
+        look,
+        Reason.FORK_UNFINISHED,
+        "the records this fork begins with are not written; if `kubectl everstep fork` is not at it any more, delete the run and "
+        "fork again",
+        stalled=look.run.created_epoch_ms + FORK_WITHIN_S * 1000 < look.now,
+        retry=look.in_s(FORK_WITHIN_S),
+    )
 
 
 def journal_unhealthy(look: Look) -> Plan:

@@ -12,8 +12,18 @@ from everstep.journal.inbox import CancelBody
 from everstep.journal.records import Finished, canonical
 from everstep_operator.api.models import AgentRunStatus, RunResult
 from everstep_operator.api.times import epoch_ms, rfc3339
-from everstep_operator.api.words import Cause, Cond, End, EventReason, LossClass, Reason, Summary
-from everstep_operator.decide import attempts, pods, questions
+from everstep_operator.api.words import (
+    ANNOTATION_FORK,
+    FORK_PENDING,
+    Cause,
+    Cond,
+    End,
+    EventReason,
+    LossClass,
+    Reason,
+    Summary,
+)
+from everstep_operator.decide import attempts, blocked, pods, questions
 from everstep_operator.decide.look import Look, chain_doubt, current, replace_entry
 from everstep_operator.decide.model import AddInbox, DeleteRun, Fence
 from everstep_operator.decide.plan import Over, Plan, normal, warning
@@ -104,6 +114,17 @@ def never_started(look: Look) -> Plan | None:
     if look.spec.desired_state == "Suspended":
         return Plan(look.status, Summary.SUSPENDED, Reason.SUSPENDED, "not started yet", suspended=True)
     return None
+
+
+def fork_unfinished(look: Look) -> Plan | None:
+    """A fork whose beginning is not written yet: nothing may start it, not even to clean up."""
+    if look.run.annotations.get(ANNOTATION_FORK) != FORK_PENDING or look.attempt > 0:
+        return None
+    if look.past(look.deadline):
+        return _verdict(look, "Failed", Reason.DEADLINE_EXCEEDED, _deadline_message(look))
+    if look.spec.desired_state == "Cancelled":
+        return _verdict(look, "Cancelled", Reason.CANCELLED, "before the first attempt")
+    return blocked.fork_unfinished(look)
 
 
 def journal_refused(look: Look) -> Plan | None:
