@@ -51,6 +51,8 @@ POINTS: dict[str, str] = {
     "before_fork": "a fork is planned, nothing of it is written",
     "in_fork": "records of a fork are written, it has no anchor",
     "after_fork": "a fork and its anchor are written, nobody knows its name yet",
+    "before_compact": "the records before a snapshot are about to be deleted",
+    "after_compact": "the records before a snapshot are gone, the reply is not processed",
     "before_finished": "the agent returned, `finished` is not written",
     "after_finished": "`finished` is written, the process has not ended",
 }

@@ -64,6 +64,8 @@ ELSEWHERE: dict[str, str] = {
     "before_fork": "test_forks",
     "in_fork": "test_forks",
     "after_fork": "test_forks",
+    "before_compact": "test_long_runs",
+    "after_compact": "test_long_runs",
 }
 """Points that the script does not reach, and the module of this tier that kills there."""
 

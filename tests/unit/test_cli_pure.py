@@ -80,7 +80,7 @@ def test_history_tells_steps_tries_and_what_was_replayed() -> None:
     ]
     assert [r.key for r in history.in_flight()] == ["2"]
     assert history.recorded() == 2
-    assert [r.key for r in history.replayed(2)] == ["0", "1"]
+    assert (history.replayed(2), history.run_by(1), history.run_by(2)) == (2, 2, 0)
     assert history.usage() == {"inputTokens": 812, "outputTokens": 96}
     assert history.summary == "Running"
     assert (history.attempts[1].first_seq, history.attempts[1].last_seq, history.attempts[2].first_seq) == (1, 7, 8)

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel
@@ -12,10 +12,18 @@ import everstep
 from everstep.errors import BadCall, Diverged, TooManySteps
 from everstep.journal.records import Intent, Result, Segment, Snapshot
 from everstep.run.agents import Agent
-from everstep.testing import MemoryRun, for_every_crash
+from everstep.testing import Ended, MemoryRun, for_every_crash
 
+R = TypeVar("R")
 ROUNDS = 4
 done: list[str] = []
+
+
+class WholeRun(MemoryRun[R]):
+    """Keeps all records: these tests look at what a compaction would delete."""
+
+    def attempt(self, **config: Any) -> Ended[R]:  # as MemoryRun's
+        return super().attempt(**{"compact": False} | config)
 
 
 class Ledger(BaseModel):
@@ -108,11 +116,11 @@ def results(run: MemoryRun[Any]) -> int:
 
 
 AGENTS: dict[str, tuple[Callable[[], MemoryRun[Any]], object, int]] = {
-    "async": (lambda: MemoryRun(looping, "g"), 5 + 4 * ROUNDS, 1 + 2 * ROUNDS),
-    "large state": (lambda: MemoryRun(looping, "g", {"big": 100_000}), 5 + 4 * ROUNDS, 1 + 2 * ROUNDS),
-    "sync": (lambda: MemoryRun(looping_sync, "g"), 4 * ROUNDS, 2 * ROUNDS),
-    "segments": (lambda: MemoryRun(chained, "g"), [1] * (ROUNDS + 1), 2 * ROUNDS + 1),
-    "large inputs": (lambda: MemoryRun(chained, "g", {"pad": "y" * 70_000}), [1] * (ROUNDS + 1), 2 * ROUNDS + 1),
+    "async": (lambda: WholeRun(looping, "g"), 5 + 4 * ROUNDS, 1 + 2 * ROUNDS),
+    "large state": (lambda: WholeRun(looping, "g", {"big": 100_000}), 5 + 4 * ROUNDS, 1 + 2 * ROUNDS),
+    "sync": (lambda: WholeRun(looping_sync, "g"), 4 * ROUNDS, 2 * ROUNDS),
+    "segments": (lambda: WholeRun(chained, "g"), [1] * (ROUNDS + 1), 2 * ROUNDS + 1),
+    "large inputs": (lambda: WholeRun(chained, "g", {"pad": "y" * 70_000}), [1] * (ROUNDS + 1), 2 * ROUNDS + 1),
 }
 
 
@@ -137,14 +145,14 @@ def test_c14_every_crash_gives_the_same_end_and_totals(name: str) -> None:
 
 
 def test_sync_agents_continue_as_new() -> None:
-    for at, run, ended in for_every_crash(lambda: MemoryRun(chained_sync, "g", real_time=True)):
+    for at, run, ended in for_every_crash(lambda: WholeRun(chained_sync, "g", real_time=True)):
         assert (ended.kind, ended.value) == ("succeeded", ROUNDS), f"{at}: {ended}"
         assert sum(isinstance(r, Segment) for r in run.records) == ROUNDS
 
 
 def test_live_and_restarted_code_make_the_same_calls() -> None:
     """Keys, digests, timers and idempotency keys of each epoch are those of a process that starts there."""
-    whole: MemoryRun[int] = MemoryRun(looping, "g")
+    whole: MemoryRun[int] = WholeRun(looping, "g")
     assert whole.run() == 5 + 4 * ROUNDS
 
     def calls(run: MemoryRun[int]) -> list[object]:
@@ -156,14 +164,14 @@ def test_live_and_restarted_code_make_the_same_calls() -> None:
 
     assert {c[1] for c in calls(whole)} >= {"t0/0", "@1/t0/0", "@1/~0", "@1/v0", "@3/t1/0"}
     for n in range(1, ROUNDS):
-        again: MemoryRun[int] = MemoryRun(looping, "g")
+        again: MemoryRun[int] = WholeRun(looping, "g")
         again.attempt(crash_at=f"after_append:{3 * n}")
         again.attempt()
         assert calls(again) == calls(whole) or {c[1] for c in calls(again)} == {c[1] for c in calls(whole)}
 
 
 def test_replay_begins_at_the_newest_snapshot() -> None:
-    run: MemoryRun[int] = MemoryRun(looping, "g")
+    run: MemoryRun[int] = WholeRun(looping, "g")
     run.run()
     snapshots = [r for r in run.records if isinstance(r, Snapshot)]
     assert [s.epoch for s in snapshots] == list(range(1, ROUNDS + 1))
@@ -191,13 +199,13 @@ def mistake_before(first: bool) -> Agent[..., Any]:
 
 
 def test_steps_before_the_state_is_asked_for_are_refused_in_the_first_run() -> None:
-    ended = MemoryRun(mistake_before(first=True), "g").attempt()
+    ended = WholeRun(mistake_before(first=True), "g").attempt()
     assert isinstance(ended.error, BadCall)
     assert "restored() must be asked before the first step" in str(ended.error)
 
 
 def test_steps_before_the_loop_that_are_not_guarded_diverge_with_the_usual_mistake_told() -> None:
-    run: MemoryRun[Any] = MemoryRun(mistake_before(first=False), "g")
+    run: MemoryRun[Any] = WholeRun(mistake_before(first=False), "g")
     run.attempt(crash_at="after_result:3")
     ended = run.attempt()
     assert isinstance(ended.error, Diverged), ended
@@ -208,13 +216,13 @@ def test_a_snapshot_without_restored_is_refused() -> None:
     async def body() -> None:
         everstep.snapshot({})
 
-    ended = MemoryRun(agent_of(body), "g").attempt()
+    ended = WholeRun(agent_of(body), "g").attempt()
     assert isinstance(ended.error, BadCall)
     assert "state = everstep.restored(State)" in str(ended.error)
 
 
 def test_code_that_does_not_ask_for_the_state_any_more_diverges() -> None:
-    run: MemoryRun[int] = MemoryRun(looping, "g")
+    run: MemoryRun[int] = WholeRun(looping, "g")
     run.attempt(crash_at="in_body:6")
 
     async def other() -> int:
@@ -295,7 +303,7 @@ async def swallowed() -> int:
     ],
 )
 def test_what_is_pending_is_named(body: Callable[[], Any], says: str) -> None:
-    run: MemoryRun[Any] = MemoryRun(agent_of(body), "g")
+    run: MemoryRun[Any] = WholeRun(agent_of(body), "g")
     ended = run.attempt()
     assert isinstance(ended.error, BadCall), ended
     assert re.search(says, str(ended.error)), ended.error
@@ -335,7 +343,7 @@ async def timing_out(goal: str) -> int:
 
 
 def test_what_the_agent_cancelled_puts_a_snapshot_off_and_fails_nothing() -> None:
-    for at, run, ended in for_every_crash(lambda: MemoryRun(timing_out, "g")):
+    for at, run, ended in for_every_crash(lambda: WholeRun(timing_out, "g")):
         assert (ended.kind, ended.value) == ("succeeded", 4), f"{at}: {ended}"
         told = [r.epoch for r in run.records if isinstance(r, Snapshot)]
         assert len(told) >= 2, at
@@ -347,7 +355,7 @@ def test_state_must_come_back_equal() -> None:
         everstep.restored()
         everstep.snapshot({"a": (1, 2)})
 
-    ended = MemoryRun(agent_of(tuple_state), "g").attempt()
+    ended = WholeRun(agent_of(tuple_state), "g").attempt()
     assert isinstance(ended.error, everstep.NotJSON)
     assert "needs its type: everstep.restored(State)" in str(ended.error)
 
@@ -359,7 +367,7 @@ def test_state_must_come_back_equal() -> None:
         await work("x")
         return [*state, type(state).__name__]
 
-    run: MemoryRun[object] = MemoryRun(agent_of(typed), "g")
+    run: MemoryRun[object] = WholeRun(agent_of(typed), "g")
     run.attempt(crash_at="in_body")
     assert run.attempt().value == [1, 2, "tuple"]
 
@@ -373,7 +381,7 @@ def test_what_was_given_back_is_a_copy() -> None:
         again["n"].append(2)
         return everstep.restored()
 
-    assert MemoryRun(agent_of(mutating), "g").attempt().value == {"n": [5]}
+    assert WholeRun(agent_of(mutating), "g").attempt().value == {"n": [5]}
 
 
 # --- people ------------------------------------------------------------------------------------------------------
@@ -424,7 +432,7 @@ async def mailing(goal: str, number: int = 0) -> int:
 
 
 def test_c40_answers_survive_and_count_once() -> None:
-    for _, run, first in for_every_crash(lambda: MemoryRun(mailing, "g")):
+    for _, run, first in for_every_crash(lambda: WholeRun(mailing, "g")):
         ended = first
         while ended.kind == "parked":
             asked = ended.waits[0]
@@ -449,7 +457,7 @@ async def endless() -> None:
 
 
 def test_the_bound_on_steps_warns_first_and_names_the_cure(caplog: pytest.LogCaptureFixture) -> None:
-    run: MemoryRun[Any] = MemoryRun(agent_of(endless), "g")
+    run: MemoryRun[Any] = WholeRun(agent_of(endless), "g")
     ended = run.attempt(max_steps=50)
     assert isinstance(ended.error, TooManySteps)
     assert "50 step calls since it began" in str(ended.error)
@@ -460,16 +468,16 @@ def test_the_bound_on_steps_warns_first_and_names_the_cure(caplog: pytest.LogCap
 
 
 def test_the_bound_counts_from_the_newest_snapshot() -> None:
-    assert MemoryRun(looping, "g").attempt(max_steps=3).value == 5 + 4 * ROUNDS
-    assert MemoryRun(chained_sync, "g", real_time=True).attempt(max_steps=1).value == ROUNDS
+    assert WholeRun(looping, "g").attempt(max_steps=3).value == 5 + 4 * ROUNDS
+    assert WholeRun(chained_sync, "g", real_time=True).attempt(max_steps=1).value == ROUNDS
 
 
 def test_the_bound_on_bytes(caplog: pytest.LogCaptureFixture) -> None:
-    run: MemoryRun[Any] = MemoryRun(agent_of(endless), "g")
+    run: MemoryRun[Any] = WholeRun(agent_of(endless), "g")
     ended = run.attempt(max_journal_bytes=20_000)
     assert isinstance(ended.error, TooManySteps)
     assert "the bound is 20000" in str(ended.error)
     assert "of journal since it began" in caplog.text
     again = run.copy()
     assert again.records[-1].kind == "finished"
-    assert MemoryRun(looping, "g").attempt(max_journal_bytes=4000).kind == "succeeded"
+    assert WholeRun(looping, "g").attempt(max_journal_bytes=4000).kind == "succeeded"

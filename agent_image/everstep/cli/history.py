@@ -1,5 +1,6 @@
 """A journal as people read it: steps with their state, attempts, waits. Folded from records, without any I/O."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,7 +15,9 @@ from everstep.journal.records import (
     Record,
     Result,
     RunStarted,
+    Segment,
     Settled,
+    Snapshot,
     Timer,
     TryFailed,
     Uncertain,
@@ -35,6 +38,8 @@ class Row:
     name: str
     effect: str
     first_epoch_ms: int
+    epoch: int = 0
+    """The epoch it was called in."""
     tries: int = 0
     state: str = "intent"
     """held, intent, try_failed, result, failure, abandoned, uncertain, exhausted, done, again, fail; timer: timer, fired."""
@@ -73,6 +78,10 @@ class AttemptRow:
     last_seq: int
     start_epoch_ms: int
     end_epoch_ms: int
+    replayed: int = 0
+    """Steps that it took from the record instead of running them: those of the epoch it began in."""
+    paid: int = 0
+    """How many of them had used tokens."""
 
 
 @dataclass
@@ -86,7 +95,17 @@ class History:
     park: Park | None = None
     """Set while the newest record is a park."""
     records: int = 0
+    first_seq: int = 1
+    """Of the first record that is left: 1, or a snapshot or segment whose predecessors were compacted."""
+    before: int = 0
+    """Steps with an outcome that are not among `rows`: compacted, or forgotten."""
+    epoch: int = 0
+    """The epoch in force."""
+    forget: bool = False
+    """Whether rows of earlier epochs are only counted: for watching a run that goes on for ever."""
     spend: Spend = field(default_factory=Spend)
+    _forgotten: Counter[int] = field(default_factory=Counter)
+    """Attempt → its steps that were only counted."""
 
     def add(self, records: Iterable[Record]) -> "History":
         """Take in records; returns itself."""
@@ -95,6 +114,8 @@ class History:
         return self
 
     def _add(self, record: Record) -> None:
+        if self.records == 0:
+            self.first_seq = record.seq
         self.records += 1
         self.spend.add(record)
         self.park = record if isinstance(record, Park) else None
@@ -102,21 +123,36 @@ class History:
         if attempt is None:
             attempt = AttemptRow(record.attempt, record.seq, record.seq, record.time, record.time)
             self.attempts[record.attempt] = attempt
+            told = [row for row in self.steps if row.has_outcome and row.epoch == self.epoch]
+            attempt.replayed, attempt.paid = len(told), sum(any(row.tokens) for row in told)
         attempt.last_seq, attempt.end_epoch_ms = record.seq, record.time
         if isinstance(record, RunStarted):
             self.started = record
         elif isinstance(record, Finished):
             self.finished = record
+        elif isinstance(record, Snapshot | Segment):
+            self._open(record)
         elif isinstance(record, Intent | Held | Timer):
             self._begin(record)
         elif (row := self.rows.get(record.key)) is not None:
             _outcome(row, record)
 
+    def _open(self, record: Snapshot | Segment) -> None:
+        """A new epoch. What the record carries counts where its predecessors are gone."""
+        self.epoch = record.epoch
+        if self.records == 1:
+            self.started = next((RunStarted(**r) for r in record.kept if r["kind"] == "run_started"), None)
+            self.spend.restore(record.totals["spend"])
+        if self.records == 1 or self.forget:
+            self._forgotten.update(row.attempt for row in self.steps if row.has_outcome)
+            self.rows.clear()
+            self.before = record.totals["steps"]
+
     def _begin(self, record: Intent | Held | Timer) -> None:
         row = self.rows.get(record.key)
         if row is None:
             effect = "timer" if isinstance(record, Timer) else record.effect
-            row = self.rows[record.key] = Row(record.key, record.name, effect, record.time)
+            row = self.rows[record.key] = Row(record.key, record.name, effect, record.time, self.epoch)
         row.attempt, row.seq, row.last_epoch_ms, row.state = record.attempt, record.seq, record.time, record.kind
         if isinstance(record, Intent):
             row.tries, row.input = record.tries, record.input
@@ -143,11 +179,19 @@ class History:
 
     def recorded(self) -> int:
         """How many steps have an outcome."""
-        return sum(row.has_outcome for row in self.steps)
+        return self.before + sum(row.has_outcome for row in self.steps)
 
-    def replayed(self, attempt: int) -> list[Row]:
-        """Steps that `attempt` took from the record instead of running them."""
-        return [row for row in self.steps if row.has_outcome and row.attempt < attempt]
+    def to_replay(self) -> int:
+        """How many steps an attempt that begins now takes from the record."""
+        return sum(row.has_outcome for row in self.steps if row.epoch == self.epoch)
+
+    def replayed(self, attempt: int) -> int:
+        """How many steps `attempt` took from the record instead of running them."""
+        return self.attempts[attempt].replayed if attempt in self.attempts else 0
+
+    def run_by(self, attempt: int) -> int:
+        """How many steps ended in `attempt`."""
+        return self._forgotten[attempt] + sum(row.has_outcome and row.attempt == attempt for row in self.steps)
 
     def usage(self) -> dict[str, int]:
         """What steps reported, over all tries."""

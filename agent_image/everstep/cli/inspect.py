@@ -15,10 +15,10 @@ from everstep.cli import show, text
 from everstep.cli.exits import Exit, Refusal, refusal
 from everstep.cli.history import History, Row
 from everstep.errors import ConfigError, EverstepError
-from everstep.ids import JournalId, Seq
+from everstep.ids import JournalId
 from everstep.journal.chain import Chain
-from everstep.journal.fork import END
-from everstep.journal.records import RunStarted, decode
+from everstep.journal.fork import END, beginning
+from everstep.journal.records import decode
 from everstep.journal.store import Head, Meta, Store
 from everstep.journal.verify import verify
 
@@ -66,11 +66,12 @@ async def read_proved(
 def steps_document(
     run: str, history: History, *, timers: bool = False, problem: EverstepError | None = None
 ) -> Document:
-    """{"run", "steps": [{"key", "name", "try", "state", "effect", "tookMs", "inputTokens", …}]}; {"problem"} too if only the
-    steps before a bad record are there."""
+    """{"run", "steps": [{"key", "name", "try", "state", "effect", "tookMs", "inputTokens", …}]}; {"before": {"steps", "seq"}} if
+    steps before the snapshot at `seq` were compacted, {"problem"} if only the steps before a bad record are there."""
     rows = list(history.rows.values()) if timers else history.steps
     told = {} if problem is None else {"problem": refusal(problem).message}
-    return {"run": run, "steps": [_step(row) for row in rows]} | told
+    before = {"before": {"steps": history.before, "seq": history.first_seq}} if history.before else {}
+    return {"run": run, "steps": [_step(row) for row in rows]} | before | told
 
 
 def _step(row: Row) -> Document:
@@ -96,6 +97,12 @@ def print_steps(document: Document, output: str) -> int:
         show.as_json(document)
     else:
         _print_steps(document, output)
+        if before := document.get("before"):
+            click.echo(
+                f"{text.plural(before['steps'], 'earlier step')} not listed: what was before record {before['seq']}, a snapshot "
+                "or segment, was compacted",
+                err=True,
+            )
     if "problem" not in document:
         return int(Exit.OK)
     click.echo(f"Error: {document['problem']} Only the steps recorded before it are shown.", err=True)
@@ -164,7 +171,7 @@ def print_result(document: Document, output: str) -> int:
 
 
 async def verify_document(store: Store, chain: Chain, run: str, anchor: Head | None) -> Document:
-    """{"run", "whole", "verdict", "message", "records", "head", "badSeq", "anchor", "lineage", "notes"}"""
+    """{"run", "whole", "verdict", "message", "records", "first", "head", "badSeq", "anchor", "lineage", "notes"}"""
     report = await verify(store, chain, chain.journal_id, anchor=anchor)
     return {
         "run": run,
@@ -173,6 +180,7 @@ async def verify_document(store: Store, chain: Chain, run: str, anchor: Head | N
         "verdict": report.verdict.value,
         "message": report.message,
         "records": report.head.seq,
+        "first": report.first,
         "head": {"seq": report.head.seq, "hash": report.head.hash},
         "badSeq": report.bad_seq,
         "anchor": None if anchor is None else {"seq": anchor.seq, "hash": anchor.hash},
@@ -183,9 +191,9 @@ async def verify_document(store: Store, chain: Chain, run: str, anchor: Head | N
 
 async def _lineage(store: Store, journal: JournalId) -> Document | None:
     """Where a fork comes from, by its proved first record."""
-    async for stored in store.read(journal, Seq(0), Seq(1)):
-        first = decode(stored.record, stored.seq)
-        return first.lineage if isinstance(first, RunStarted) else None
+    async for stored in store.read(journal):
+        begun = beginning(decode(stored.record, stored.seq))
+        return None if begun is None else begun.lineage
     return None
 
 
@@ -198,6 +206,12 @@ def forked_from(lineage: Document | None) -> str:
     return f"{text.clean(lineage['run'])} before step {step}, its record {lineage['seq']}, hash {hash_}"
 
 
+def _extent(document: Document) -> str:
+    first, last = document.get("first", 1), document["records"]
+    whole = text.plural(last, "record")
+    return whole if first == 1 else f"records {first} to {last}, compacted before"
+
+
 def print_verify(document: Document, output: str) -> int:
     """`monday: whole · 161 records · head 161 4f1c…a9`, or what is wrong; the exit code."""
     if output == "json":
@@ -206,7 +220,7 @@ def print_verify(document: Document, output: str) -> int:
         head = document["head"]
         end = f"head {head['seq']} {text.short_hash(head['hash'])}"
         if document["whole"]:
-            click.echo(f"{document['run']}: whole · {text.plural(document['records'], 'record')} · {end}")
+            click.echo(f"{document['run']}: whole · {_extent(document)} · {end}")
         else:
             word = "lost" if document["verdict"] in ("lost", "tail-cut") else "tampered"
             where = "" if document["badSeq"] is None else f" at record {document['badSeq']}"

@@ -33,7 +33,7 @@ class LiveOutput:
         self.journal = journal
         self.resume = resume
         self.clock = clock
-        self.history = History()
+        self.history = History(forget=True)
         self._shown = 0
         self._width = _NAME_MIN
         self._attempt = 0
@@ -42,6 +42,7 @@ class LiveOutput:
         self._replay_ms: int | None = None
         self._in_flight: list[Row] = []
         self._announced: set[str] = set()
+        self._warned = ""
         self.ran_here = 0
 
     def opened(self, history: Sequence[Record]) -> None:
@@ -62,6 +63,10 @@ class LiveOutput:
         if progress.replay_ms is not None and not self._headed:
             self._replay_ms = progress.replay_ms
             self._head()
+
+        if progress.warning and progress.warning != self._warned:
+            self._warned = progress.warning
+            self.say(f"{progress.warning}; at the bound the run fails · docs/long-runs.md", "yellow")
 
     def idle(self) -> None:
         """Nothing new came: announce steps that are running for long."""
@@ -179,14 +184,15 @@ class LiveOutput:
         end = history.finished
         if end is None:
             return
-        replayed = history.replayed(history.last_attempt)
-        steps = history.recorded()
+        last = history.last_attempt
+        replayed, run, steps = history.replayed(last), history.run_by(last), history.recorded()
         parts = [f"run {self.run}", end.outcome if self._attempt else f"{end.outcome} already"]
         if end.outcome != "succeeded" and end.type:
             parts.append(text.clean(f"{end.type}: {end.message}", 300))
-        parts.append(f"{text.plural(steps, 'step')}, {len(replayed)} replayed, {steps - len(replayed)} run")
+        before = f", {steps - replayed - run} before" if steps > replayed + run else ""
+        parts.append(f"{text.plural(steps, 'step')}, {replayed} replayed, {run} run{before}")
         parts.append(text.plural(history.last_attempt, "attempt"))
-        paid = sum(any(row.tokens) for row in replayed)
+        paid = history.attempts[last].paid if last else 0
         if paid:
             parts.append(f"{text.plural(paid, 'model call')} not paid twice")
         self.say(" · ".join(parts), "green" if end.outcome == "succeeded" else "red")
@@ -209,7 +215,7 @@ class LiveOutput:
             parts.append(f"journal {self.journal}")
         else:
             spent = f" in {text.took(self._replay_ms)}" if self._replay_ms is not None else ""
-            parts.append(f"{text.plural(self.history.recorded(), 'step')} replayed{spent}, chain verified")
+            parts.append(f"{text.plural(self.history.to_replay(), 'step')} replayed{spent}, chain verified")
             parts += _flight(self._in_flight)
         self.say(" · ".join(parts), "bold")
 

@@ -100,13 +100,14 @@ async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Doc
         "createdMs": spec.created,
         "supervised": live,
         "attempt": history.last_attempt,
-        "steps": {"recorded": history.recorded(), "replayed": len(history.replayed(history.last_attempt))},
+        "steps": {"recorded": history.recorded(), "replayed": history.replayed(history.last_attempt)},
         "lastStep": f"{last.name} #{last.key} {last.state}" if last else "",
         "inputTokens": used.get("inputTokens", 0),
         "outputTokens": used.get("outputTokens", 0),
         "budget": budgets.document(history.spend),
         "lineage": history.started.lineage if history.started else None,
         "records": history.records,
+        "firstRecord": history.first_seq,
         "waiting": _waiting(history),
         "attempts": [vars(a) for a in history.attempts.values()],
     }
@@ -180,6 +181,11 @@ def get(run: str, directory: Path, output: str | None) -> None:
         _print_get(document)
 
 
+def _compacted(d: inspect.Document) -> str:
+    first = d["firstRecord"]
+    return "" if first == 1 else f" from {first} on, a snapshot or segment; what was before was compacted"
+
+
 def _print_get(d: inspect.Document) -> None:
     now = SystemClock().now_epoch_ms()
     checkpoint = d["checkpoint"]
@@ -198,7 +204,7 @@ def _print_get(d: inspect.Document) -> None:
             ("Last step", text.clean(d["lastStep"])),
             ("Tokens", "" if used == "-" else used),
             ("Budget", budgets.told(d["budget"])),
-            ("Journal", f"{d['journal']}, {text.plural(d['records'], 'record')}"),
+            ("Journal", f"{d['journal']}, {text.plural(d['records'], 'record')}" + _compacted(d)),
             (
                 "Anchor",
                 f"record {checkpoint['seq']}, hash {text.short_hash(checkpoint['hash'])}" if checkpoint else "missing",

@@ -249,7 +249,7 @@ def _close(live: LiveOutput, outcome: Outcome, caught: list[signal.Signals]) -> 
 
 def _counts(live: LiveOutput) -> dict[str, int]:
     """How many steps have an outcome, and how many of them the last attempt took from the record."""
-    return {"recorded": live.history.recorded(), "replayed": len(live.history.replayed(live.history.last_attempt))}
+    return {"recorded": live.history.recorded(), "replayed": live.history.replayed(live.history.last_attempt)}
 
 
 def resume_command(spec: RunSpec, where: LocalDir) -> str:

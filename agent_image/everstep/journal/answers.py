@@ -3,11 +3,12 @@
 Whoever calls holds a transaction (or never awaits), so what is passed in is one consistent state.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from everstep.ids import Attempt, Owner, RecordHash
-from everstep.journal.store import AppendAnswer, ClaimAnswer, FenceAnswer, Head, Sealed
+from everstep.ids import Attempt, Owner, RecordHash, Seq
+from everstep.journal.store import AppendAnswer, ClaimAnswer, CompactAnswer, FenceAnswer, Head, Sealed
 
 HashAt = Callable[[int], RecordHash | None]
 """The stored hash of a record by its seq; None where there is none. 0 asks for the previous hash of record 1."""
@@ -47,6 +48,32 @@ def answer_report(have: State | None, attempt: Attempt, owner: Owner) -> ClaimAn
     if have is None or have.attempt != attempt or have.owner is None:
         return ClaimAnswer.FENCED
     return ClaimAnswer.OK if have.owner == owner else ClaimAnswer.TAKEN
+
+
+def answer_compact(
+    have: State | None,
+    lease: tuple[Attempt, Owner],
+    upto: Seq,
+    anchor: Head,
+    hash_at: HashAt,
+    record_at: Callable[[int], bytes | None],
+) -> CompactAnswer:
+    """OK: delete what is before `upto`."""
+    answer = answer_report(have, *lease)
+    if answer is not ClaimAnswer.OK:
+        return CompactAnswer(answer.value)
+    if not 1 <= upto <= anchor.seq or hash_at(anchor.seq) != anchor.hash:
+        return CompactAnswer.REFUSED
+    return CompactAnswer.OK if opens_epoch(record_at(upto)) else CompactAnswer.REFUSED
+
+
+def opens_epoch(record: bytes | None) -> bool:
+    """Whether these bytes are a snapshot or a segment, as far as their kind says."""
+    try:
+        told = json.loads(record or b"")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(told, dict) and told.get("kind") in ("snapshot", "segment")
 
 
 def answer_append(  # noqa: PLR0911 - one return per answer reads like the table it is

@@ -90,7 +90,7 @@ def plan(report: VerifyReport, run: str, step: str) -> Fork:
     records = [decode(stored.record, stored.seq) for stored in report.records]
     at = _cut(records, report, run, step)
     before = records[:at]
-    started = _started(before[0]) if before else None
+    started = beginning(before[0]) if before else None
     if started is None:
         raise ConfigError(f"run {run} has no record before step {step} that a fork could begin with")
     if any(isinstance(r, Cancel) for r in before) or any(_kept(r, "cancel") for r in before):
@@ -118,7 +118,7 @@ def plan(report: VerifyReport, run: str, step: str) -> Fork:
     )
 
 
-def _started(record: Record) -> RunStarted | None:
+def beginning(record: Record) -> RunStarted | None:
     """The run's beginning, as its first record or carried by one that opened an epoch."""
     if isinstance(record, RunStarted):
         return record

@@ -2,7 +2,8 @@
 
     es:<installation>:{<journal id>}:journal        stream  the records, in order. id `<seq>-0`
                                                             fields r record bytes, p previous hash, h hash, a attempt
-                                                            written by append (the claimed owner only)
+                                                            written by append, cut at its beginning by compact (the claimed
+                                                            owner only): the first entry is then a snapshot or segment
     es:<installation>:{<journal id>}:meta           hash    attempt, owner, seq, hash, progress, schema, keyId,
                                                             namespace, name, deletedAt
                                                             written by fence, claim, append, report

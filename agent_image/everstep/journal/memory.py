@@ -8,13 +8,22 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from everstep.ids import Attempt, JournalId, Owner, RecordHash, Seq
-from everstep.journal.answers import HashAt, State, answer_append, answer_claim, answer_fence, answer_report
+from everstep.journal.answers import (
+    HashAt,
+    State,
+    answer_append,
+    answer_claim,
+    answer_compact,
+    answer_fence,
+    answer_report,
+)
 from everstep.journal.live import CAP_ENTRIES, PAGE_ENTRIES
 from everstep.journal.store import (
     AppendAnswer,
     AppendReply,
     ClaimAnswer,
     ClaimReply,
+    CompactAnswer,
     DurabilityReport,
     FenceAnswer,
     FenceReply,
@@ -149,6 +158,34 @@ class MemoryStore:
 
     async def blob_get(self, journal: JournalId, digest: str) -> bytes | None:
         return self.blobs.get((journal, digest))
+
+    async def blob_ids(self, journal: JournalId) -> list[str]:
+        return sorted(digest for owner, digest in self.blobs if owner == journal)
+
+    async def compact(
+        self,
+        journal: JournalId,
+        attempt: Attempt,
+        owner: Owner,
+        upto: Seq,
+        anchor: Head,
+        blobs: Sequence[str] = (),
+    ) -> CompactAnswer:
+        have = self.journals_by_id.get(journal)
+        records = have.records if have else []
+        answer = answer_compact(
+            _state(have),
+            (attempt, owner),
+            upto,
+            anchor,
+            _hash_at(have),
+            lambda seq: next((r.record for r in records if r.seq == seq), None),
+        )
+        if answer is CompactAnswer.OK:
+            records[:] = [r for r in records if r.seq >= upto]
+            for digest in blobs:
+                self.blobs.pop((journal, digest), None)
+        return answer
 
     async def set_fields(self, journal: JournalId, fields: dict[str, str]) -> None:
         if journal in self.journals_by_id:

@@ -28,14 +28,22 @@ class Progress:
     """intent, result, failure, abandoned, uncertain."""
     step_epoch_ms: int = 0
     usage: dict[str, int] = field(default_factory=dict)
+    opened_seq: int = 0
+    """Seq of the newest snapshot or segment that waits for an anchor, so that what is before it can be deleted; 0 = none."""
+    warning: str = ""
+    """A bound that is near, e.g. on steps; "" = none."""
 
     def to_bytes(self) -> bytes:
         return _ENCODER.encode(vars(self)).encode()  # no deep copy: it rides along with every append
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Progress | None":
-        """None when it cannot be read (another SDK's words): it only informs."""
+        """None when it cannot be read: it only informs. What a newer SDK tells besides is passed over."""
         try:
-            return cls(**json.loads(raw))
-        except (ValueError, TypeError):
+            told = json.loads(raw)
+            return cls(**{name: value for name, value in told.items() if name in _FIELDS})
+        except (ValueError, TypeError, AttributeError):
             return None
+
+
+_FIELDS = frozenset(Progress.__dataclass_fields__)

@@ -1,7 +1,7 @@
 """The journal on Redis or Valkey: each call is one atomic script or one read. Keys are formatted in `keys` alone.
 
 Needs core commands of Redis 7.0 or Valkey 8: EVAL(SHA), XADD, XRANGE, XREVRANGE, HSET, HMGET, HGETALL, HDEL, EXISTS, GET, SET,
-SADD, SISMEMBER, SMEMBERS, UNLINK, SCAN, INFO; CONFIG GET once if it is allowed (see `durability`).
+SADD, SREM, SISMEMBER, SMEMBERS, UNLINK, XTRIM, SCAN, INFO; CONFIG GET once if it is allowed (see `durability`).
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from everstep.journal.store import (
     AppendReply,
     ClaimAnswer,
     ClaimReply,
+    CompactAnswer,
     DurabilityReport,
     FenceAnswer,
     FenceReply,
@@ -196,6 +197,24 @@ class RedisStore(RedisLive):
     async def blob_get(self, journal: JournalId, digest: str) -> bytes | None:
         value: bytes | None = await self._command("GET", self.keys(journal).blob(digest))
         return value
+
+    async def blob_ids(self, journal: JournalId) -> list[str]:
+        digests: set[bytes] = await self._command("SMEMBERS", self.keys(journal).blob_ids)
+        return sorted(map(_text, digests))
+
+    async def compact(
+        self,
+        journal: JournalId,
+        attempt: Attempt,
+        owner: Owner,
+        upto: Seq,
+        anchor: Head,
+        blobs: Sequence[str] = (),
+    ) -> CompactAnswer:
+        keys = self.keys(journal)
+        names = [keys.meta, keys.journal, keys.blob_ids, *(keys.blob(digest) for digest in blobs)]
+        reply = await self._run("compact", names, [attempt, owner, upto, anchor.seq, anchor.hash, *blobs])
+        return CompactAnswer(_text(reply[0]))
 
     async def set_fields(self, journal: JournalId, fields: dict[str, str]) -> None:
         if fields:

@@ -23,13 +23,22 @@ from typing import Any, TypeVar
 
 from everstep.errors import BadStore, JournalUnavailable, JournalUnreadable
 from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
-from everstep.journal.answers import HashAt, State, answer_append, answer_claim, answer_fence, answer_report
+from everstep.journal.answers import (
+    HashAt,
+    State,
+    answer_append,
+    answer_claim,
+    answer_compact,
+    answer_fence,
+    answer_report,
+)
 from everstep.journal.sqlite_live import SqliteLive, forget_live
 from everstep.journal.store import (
     AppendAnswer,
     AppendReply,
     ClaimAnswer,
     ClaimReply,
+    CompactAnswer,
     DurabilityReport,
     FenceAnswer,
     FenceReply,
@@ -241,6 +250,30 @@ class SqliteStore(SqliteLive):
         rows = self._rows("SELECT value FROM blobs WHERE journal = ? AND digest = ?", (journal, digest))
         return bytes(rows[0][0]) if rows else None
 
+    async def blob_ids(self, journal: JournalId) -> list[str]:
+        return [row[0] for row in self._rows("SELECT digest FROM blobs WHERE journal = ? ORDER BY digest", (journal,))]
+
+    async def compact(
+        self,
+        journal: JournalId,
+        attempt: Attempt,
+        owner: Owner,
+        upto: Seq,
+        anchor: Head,
+        blobs: Sequence[str] = (),
+    ) -> CompactAnswer:
+        """The file does not shrink; its pages are used again."""
+        with self._transaction() as db:
+            row = _Row.load(db, journal)
+            lease = (attempt, owner)
+            state = row.state if row else None
+            answer = answer_compact(state, lease, upto, anchor, _hash_at(db, row), _record_at(db, row))
+            if row is not None and answer is CompactAnswer.OK:
+                base = row.no << _SHIFT
+                db.execute("DELETE FROM records WHERE place > ? AND place < ?", (base, base + upto))
+                db.executemany("DELETE FROM blobs WHERE journal = ? AND digest = ?", [(journal, d) for d in blobs])
+            return answer
+
     async def set_fields(self, journal: JournalId, fields: dict[str, str]) -> None:
         with self._transaction() as db:
             row = _Row.load(db, journal)
@@ -383,6 +416,15 @@ def _hash_at(db: sqlite3.Connection, row: _Row | None) -> HashAt:
         return None if found is None else RecordHash(found[0])
 
     return hash_at
+
+
+def _record_at(db: sqlite3.Connection, row: _Row | None) -> Callable[[int], bytes | None]:
+    def record_at(seq: int) -> bytes | None:
+        base = 0 if row is None else row.no << _SHIFT
+        found = db.execute("SELECT record FROM records WHERE place = ?", (base + seq,)).fetchone()
+        return None if found is None else _raw(found[0])
+
+    return record_at
 
 
 def _unread(db: sqlite3.Connection, journal: JournalId, position: str) -> bool:

@@ -113,6 +113,17 @@ class AppendReply:
     """The head after the call, where known."""
 
 
+class CompactAnswer(enum.StrEnum):
+    """What a store says to `Store.compact`."""
+
+    OK = "OK"
+    """No record is left before that one; again changes nothing."""
+    REFUSED = "REFUSED"
+    """The record there is no snapshot or segment, or lies after the anchor, or another hash sits at the anchor's seq."""
+    FENCED = "FENCED"
+    TAKEN = "TAKEN"
+
+
 @dataclass(frozen=True)
 class InboxEntry:
     """A message from the operator or a person to the run; JSON text in `body`, with an HMAC where the chain is keyed."""
@@ -136,6 +147,9 @@ class Meta:
     fields: dict[str, str] = field(default_factory=dict)
     """namespace, name, deletedAt, schema, keyId … as strings."""
 
+
+COMPACT_MAX_BLOBS = 500
+"""Blobs that one compact deletes: keeps the server's pause short."""
 
 APPEND_MAX_RECORDS = 64
 """Records in one append: keeps the script's run time and the server's pause short."""
@@ -209,6 +223,24 @@ class Store(Protocol):
         ...
 
     async def blob_get(self, journal: JournalId, digest: str) -> bytes | None: ...
+
+    async def blob_ids(self, journal: JournalId) -> list[str]:
+        """The digests of all blobs of one journal, sorted."""
+        ...
+
+    async def compact(
+        self,
+        journal: JournalId,
+        attempt: Attempt,
+        owner: Owner,
+        upto: Seq,
+        anchor: Head,
+        blobs: Sequence[str] = (),
+    ) -> CompactAnswer:
+        """Delete the records before `upto`, which must be a snapshot or segment at or before `anchor` (the newest head known
+        outside the store), and these blobs: the caller knows that no record names them. Only for the owner of the attempt.
+        Must work when the store's memory is full."""
+        ...
 
     async def set_fields(self, journal: JournalId, fields: dict[str, str]) -> None:
         """Set informative meta fields (deletedAt …). Only for operator and supervisor."""

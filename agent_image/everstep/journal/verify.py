@@ -1,5 +1,8 @@
 """Is a journal whole? Computed from raw stored bytes; nothing is decoded before its link of the chain was proved.
 
+A journal may begin at a snapshot or segment, if what was before it was compacted. Where the chain is keyed, the link of that
+record proves that the run wrote it at this place; where it is not, the anchor behind it does.
+
 What can be proved: every record from the first to the newest anchor, and that the chain up to the journal's head fits together.
 What cannot: that nothing followed the head. A tail newer than the anchor may be cut together with the meta hash and leaves no
 trace; only its own writer, while it lives, notices.
@@ -13,6 +16,7 @@ from typing import Protocol
 
 from everstep.errors import JournalLost, JournalTampered
 from everstep.ids import JournalId, Seq
+from everstep.journal.answers import opens_epoch
 from everstep.journal.chain import Chain
 from everstep.journal.store import Head, Meta, Stored
 
@@ -57,8 +61,10 @@ class VerifyReport:
     """The first record that does not fit; None when whole."""
     expected: Seq = Seq(0)
     """Seq that the journal should reach: of the anchor (lost) or of the claimed or told head (tail-cut)."""
+    first: Seq = Seq(1)
+    """The record with which the journal begins: 1, or a snapshot or segment whose predecessors were compacted."""
     notes: tuple[str, ...] = ()
-    """What could not be proved."""
+    """What could not be proved, and from where it was."""
     records: tuple[Stored, ...] = field(default=(), repr=False)
 
     @property
@@ -121,6 +127,7 @@ class _Check:
         self.hash = self.genesis
         self.attempt = 1
         self.last: Stored | None = None
+        self.first = 1
         self.kept: list[Stored] = []
 
     def start(self) -> VerifyReport | None:
@@ -130,10 +137,10 @@ class _Check:
 
     def link(self, stored: Stored) -> VerifyReport | None:
         seq = self.seq + 1
-        if stored.seq < seq:
-            return self._report(Verdict.FOREIGN, f"an extra entry sits after record {self.seq}", seq)
-        if stored.seq > seq:
-            return self._report(Verdict.DROPPED, f"record {seq} is missing, the next one there is {stored.seq}", seq)
+        if stored.seq != seq:
+            if bad := self._misplaced(stored, seq):
+                return bad
+            seq = stored.seq
         digest = self.chain.link(self.hash, stored.record)
         if digest != stored.hash or stored.prev_hash != self.hash:
             return self._diagnose(stored, digest)
@@ -149,6 +156,36 @@ class _Check:
                 f"rewritten at or before it",
                 seq,
             )
+        return None
+
+    def _misplaced(self, stored: Stored, seq: int) -> VerifyReport | None:
+        """Another record than the next one; fine only where the journal begins."""
+        if stored.seq < seq:
+            return self._report(Verdict.FOREIGN, f"an extra entry sits after record {self.seq}", seq)
+        if seq == 1 and opens_epoch(stored.record):
+            return self._begins_at(stored)
+        return self._report(Verdict.DROPPED, f"record {seq} is missing, the next one there is {stored.seq}", seq)
+
+    def _begins_at(self, stored: Stored) -> VerifyReport | None:
+        """The journal was compacted up to this snapshot or segment, if its own link holds and no anchor lies before it."""
+        seq, anchor = stored.seq, self.anchor
+        try:
+            proved = self.chain.link(stored.prev_hash, stored.record) == stored.hash
+        except ValueError:
+            proved = False
+        if not proved:
+            return self._report(
+                Verdict.FOREIGN, f"the journal begins at record {seq}, which this run did not write at this place", seq
+            )
+        if anchor is not None and anchor.seq < seq:
+            return self._report(
+                Verdict.LOST,
+                f"the journal begins at record {seq}, behind the anchor at {anchor.seq}: what is before an anchor's record may "
+                f"be compacted, that record itself may not",
+                1,
+                expected=anchor.seq,
+            )
+        self.first, self.seq, self.hash = seq, seq - 1, stored.prev_hash
         return None
 
     def _inner(self, stored: Stored) -> VerifyReport | None:
@@ -218,13 +255,27 @@ class _Check:
                 f"meta tells of head {told.seq} {told.hash[:8]}…, the records end at {self.seq} {self.hash[:8]}…",
                 min(told.seq + 1, max(self.seq, 1)),
             )
+        if self.first > 1:
+            return self._report(Verdict.WHOLE, f"whole: records {self.first} to {self.seq}", None, notes=self._notes())
         return self._report(Verdict.WHOLE, f"whole: {self.seq} records", None, notes=self._notes())
 
     def _notes(self) -> tuple[str, ...]:
+        begins = self._beginning()
         if self.last is not None and _kind(self.last.record) == "finished":
-            return ()
+            return begins
         at = f"the anchor at {self.anchor.seq}" if self.anchor else "the head, for no anchor was given,"
-        return (f"a tail newer than {at} may be missing; that cannot be proved",)
+        return (*begins, f"a tail newer than {at} may be missing; that cannot be proved")
+
+    def _beginning(self) -> tuple[str, ...]:
+        if self.first == 1:
+            return ()
+        if self.chain.key is not None:
+            how = "its link under the run's key proves it"
+        elif self.anchor is not None:
+            how = f"the anchor at {self.anchor.seq} proves it"
+        else:
+            how = "nothing proves it: there is neither a key nor an anchor"
+        return (f"what was before record {self.first} was compacted, the journal begins there; {how}",)
 
     def _report(
         self, verdict: Verdict, message: str, bad: int | None, *, expected: int = 0, notes: tuple[str, ...] = ()
@@ -236,6 +287,7 @@ class _Check:
             head=Head(Seq(self.seq), self.hash),
             bad_seq=None if bad is None else Seq(bad),
             expected=Seq(expected),
+            first=Seq(self.first),
             notes=notes,
             records=tuple(self.kept),
         )

@@ -261,6 +261,8 @@ class JournalWriter:
     def _send(self, store: SendingStore) -> bool:
         """One try, without a task. False: nothing was sent."""
         batch = self._next_batch()
+        if not batch:
+            return False  # the first record is held
         try:
             faults.reach("before_append")
             self._in_flight = store.append_soon(

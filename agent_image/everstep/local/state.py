@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from everstep.journal.records import BudgetRaised, Park, Record, RunStarted, Settled, Uncertain
+from everstep.journal.records import BudgetRaised, Park, Record, RunStarted, Segment, Settled, Snapshot, Uncertain
 
 _PROGRESS = ("result", "fired", "settled")
 
@@ -21,7 +21,9 @@ class RunState:
     budget: dict[str, object] | None = None
     """The budget the run was last started with (everstep.budget); what people set since is not in it."""
     progressed: set[tuple[str, str]] = field(default_factory=set)
-    """(kind, key) of the outcomes that count as progress."""
+    """(kind, key) of the outcomes of this epoch that count as progress."""
+    opened_seq: int = 0
+    """Seq of the newest snapshot or segment."""
 
     def add(self, records: Iterable[Record]) -> bool:
         """Take in records; True if one of them is progress."""
@@ -32,6 +34,8 @@ class RunState:
             inbox = getattr(record, "inbox", "")
             if inbox:
                 self.inbox_ids.add(inbox)
+            if isinstance(record, Snapshot | Segment):
+                self._open(record)
             if isinstance(record, Uncertain):
                 self.uncertain[record.key] = record
             elif isinstance(record, Settled):
@@ -44,6 +48,13 @@ class RunState:
                 self.progressed.add((record.kind, record.key))
                 progress = True
         return progress
+
+    def _open(self, record: Snapshot | Segment) -> None:
+        """A new epoch: its keys are new, and what it carries stands for records that may be gone."""
+        self.opened_seq = record.seq
+        self.progressed.clear()
+        self.inbox_ids.update(record.applied if isinstance(record.applied, list) else ())
+        self.budget = record.totals["spend"]["given"]
 
     @property
     def finished(self) -> bool:

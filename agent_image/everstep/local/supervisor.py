@@ -21,6 +21,7 @@ from everstep.journal.chain import Chain
 from everstep.journal.progress import Progress
 from everstep.journal.records import Park, Record
 from everstep.journal.store import FenceAnswer, Head, Store
+from everstep.journal.told import anchor_field
 from everstep.local import child, losses, stragglers
 from everstep.local.anchors import AnchorFile, AnchorMissing
 from everstep.local.files import LocalDir
@@ -28,7 +29,7 @@ from everstep.local.locks import FileLock, RunBusy
 from everstep.local.losses import ChildEnd, Losses
 from everstep.local.spec import RunSpec
 from everstep.local.state import RunState
-from everstep.local.tail import Tail, read_whole
+from everstep.local.tail import Tail, applied_ids, read_whole
 
 
 class Listener(Protocol):
@@ -127,6 +128,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._inbox_read = ""
         self._told: bytes | None = None
+        self._told_anchor = self._tail.head
 
     def request_stop(self) -> None:
         """Called by a signal handler: the first time the agent may finish its step, the second time it is killed."""
@@ -194,6 +196,7 @@ class Supervisor:
             )
         history, self._tail.head = await read_whole(self.store, self._chain, anchor.head if anchor else self._tail.head)
         self._state.add(history)
+        self._state.inbox_ids |= await applied_ids(self.store, self.spec.journal, history)
         self.listener.opened(history)
 
     async def _one_attempt(self) -> Outcome | None:
@@ -290,6 +293,7 @@ class Supervisor:
                 now_s = self.clock.monotonic_s()
                 if now_s - anchored_s >= self.options.anchor_every_s:
                     self._grow_anchor()
+                    await self._tell_anchor()
                     anchored_s = now_s
                 if self._stops and kill_at_s is None:
                     process.terminate()
@@ -328,6 +332,13 @@ class Supervisor:
 
     def _grow_anchor(self) -> None:
         self._anchors.grow(self._tail.head, self._attempt, self.clock.now_epoch_ms())
+
+    async def _tell_anchor(self) -> None:
+        """What is before an anchored snapshot may be deleted; the agent does that. Told once per snapshot, best effort."""
+        if self._state.opened_seq > self._told_anchor.seq:
+            with contextlib.suppress(JournalUnavailable):
+                await self.store.set_fields(self.spec.journal, anchor_field(self._tail.head))
+                self._told_anchor = self._tail.head
 
     async def _parked(self, park: Park) -> Ending | None:
         """Wait until there is something to do for another attempt (None), or say why this is not waited for."""

@@ -1,12 +1,14 @@
 """Reading a journal forward and proving each link on the way: what the supervisor shows and anchors is never assumed."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everstep.errors import JournalTampered
-from everstep.ids import Seq
+from everstep.ids import JournalId, Seq
 from everstep.journal.chain import Chain
-from everstep.journal.records import Record, decode
+from everstep.journal.records import Record, Segment, Snapshot, decode
 from everstep.journal.store import Head, Store
 from everstep.journal.verify import VerifyReport, verify
 
@@ -21,6 +23,19 @@ async def read_whole(store: Store, chain: Chain, anchor: Head) -> tuple[list[Rec
     report = await verify(store, chain, chain.journal_id, anchor=anchor, keep=True)
     report.require_whole()
     return [decode(stored.record, stored.seq) for stored in report.records], report.head
+
+
+async def applied_ids(store: Store, journal: JournalId, records: Sequence[Record]) -> set[str]:
+    """Inbox entries that were applied before the newest snapshot or segment, where it keeps their ids apart.
+
+    Raises JournalTampered if they are missing or others, JournalUnavailable (retry)."""
+    opened = next((r for r in reversed(records) if isinstance(r, Snapshot | Segment)), None)
+    if opened is None or not isinstance(opened.applied, dict):
+        return set()
+    raw = await store.blob_get(journal, opened.applied["$blob"])
+    if raw is None or hashlib.sha256(raw).hexdigest() != opened.applied["$blob"]:
+        raise JournalTampered(f"the ids kept beside record {opened.seq} are missing or were changed", Seq(opened.seq))
+    return set(json.loads(raw))
 
 
 def describe(report: VerifyReport) -> str:

@@ -24,6 +24,7 @@ from everstep.run import debugging, epochs
 from everstep.run.agents import Agent
 from everstep.run.blobs import read_value
 from everstep.run.calls import StepCall, TimerCall
+from everstep.run.compaction import Compaction
 from everstep.run.config import EngineConfig
 from everstep.run.engine import Engine
 from everstep.run.errordata import error_data, error_message, error_type
@@ -121,6 +122,9 @@ class Attempt:
         self._check_terminating()
         engine = await self._make_engine(history, agent)
         engine.delivery.pins = pins
+        if self.config.compact and not self.run_to_end:
+            await engine.compaction.begin()
+            self.loop.engine_task(engine.compaction.run(), "compaction")
         self._start_agent(engine, agent, bound)
         self.loop.engine_task(engine.inbox.poll(), "inbox")
         self.loop.engine_task(self._report(engine), "report")
@@ -156,7 +160,11 @@ class Attempt:
         )
         report.require_whole()
         faults.reach("after_verify")
-        history = History.of([decode(stored.record, stored.seq) for stored in report.records])
+        records = [decode(stored.record, stored.seq) for stored in report.records]
+        history = History.of(records)
+        history.first_seq = report.first
+        if history.began is not None:
+            history.tail = records[history.began.seq - report.first :]
         began = history.began.seq if history.began else 0
         history.size_bytes = sum(len(stored.record) for stored in report.records if stored.seq > began)
         await epochs.load(history, lambda data: self._patiently(lambda: read_value(self.store, journal_id, data)))
@@ -187,6 +195,7 @@ class Attempt:
             on_stop=engine.stop,
         )
         engine.agent = agent
+        engine.compaction = Compaction(engine, identity.owner, identity.anchor)
         inbox.attach(engine)
         engine.live = Live(engine, identity.owner)
         engine.on_outcome = self.terminate if config.always_replay else None

@@ -42,7 +42,9 @@ class Blobs:
 
     async def store(self, name: str, raw: bytes) -> None:
         """Store a blob that agent code has already."""
-        await self._patiently(lambda: self._engine.store.blob_put(self._engine.config.journal_id, name, raw))
+        async with self._engine.compaction.lock:
+            self._engine.compaction.stored(name)
+            await self._patiently(lambda: self._engine.store.blob_put(self._engine.config.journal_id, name, raw))
 
     async def load(self, data: Json) -> None:
         """Fetch one. Raises JournalTampered if it is missing or another one."""

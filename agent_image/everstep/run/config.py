@@ -35,6 +35,8 @@ class EngineConfig:
     """Step calls since the newest snapshot or segment; more are a runaway loop, or a replay that takes minutes."""
     max_journal_bytes: int = 1 << 30
     """Bytes of the records since the newest snapshot or segment: a restart reads them all, and holds most of them."""
+    compact: bool = True
+    """Whether records before a snapshot are deleted once they are anchored."""
     max_threads: int = 64
     """Bodies of sync steps of an async agent that run at the same time; the rest wait their turn."""
 

@@ -23,6 +23,7 @@ from everstep.run.apart import Apart
 from everstep.run.arguments import checksums
 from everstep.run.bodies import Bodies, key_of
 from everstep.run.calls import StepCall, TimerCall
+from everstep.run.compaction import Compaction
 from everstep.run.config import EngineConfig
 from everstep.run.delivery import Delivery
 from everstep.run.driver import StepDriver
@@ -69,6 +70,7 @@ class Engine:
         self.history = history
         self.inbox = inbox
         self.writer: JournalWriter
+        self.compaction: Compaction
         self.thread: SyncAgentThread | None = None
         self.root: AgentTask[Any] | None = None  # of any result
         self.agent: Agent[..., Any] | None = None  # of any signature
@@ -417,6 +419,8 @@ class Engine:
             step_state=state,
             step_epoch_ms=time,
             usage=self.history.spend.usage,
+            opened_seq=self.compaction.waits_for,
+            warning=self.limits.warning,
         ).to_bytes()
 
     def _state(self) -> str:

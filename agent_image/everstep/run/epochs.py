@@ -78,7 +78,9 @@ class Epochs:
 
     def _open(self, record: Snapshot | Segment) -> None:
         engine = self._engine
+        engine.compaction.carried(encode(record))
         self.number, self.segment, self.began_seq = record.epoch, record.segment, record.seq
+        engine.compaction.opened(record.epoch, record.seq)
         self._state = ABSENT
         engine.limits.restart()
         if isinstance(record, Segment):
@@ -145,6 +147,7 @@ class Epochs:
             engine.writer.hold_until(
                 Seq(record.seq), engine.loop.engine_task(self._store(blobs), "state of a snapshot")
             )
+        engine.compaction.carried(encoded.raw)
         self._open(record)
         self._state = encoded.data
         faults.reach("after_snapshot")
@@ -183,6 +186,7 @@ class Epochs:
         fields = self._carried(blobs, 1)
         value = self._kept_apart(Encoded(inputs, raw), blobs)
         await self._store(blobs)
+        engine.compaction.carried(raw)
         record = engine.put(Segment, value=value, **fields)
         await engine.writer.drain()
         faults.reach("after_segment")

@@ -128,6 +128,12 @@ class History:
     """The state of the snapshot at which replay begins."""
     inputs: dict[str, Json] | None = None
     """Those of the newest segment; None = those of the run."""
+    openings: list[tuple[int, int]] = field(default_factory=list)
+    """(epoch, seq) of the snapshots and segments that are in the journal."""
+    first_seq: int = 1
+    """Of the journal's first record."""
+    tail: list[Record] = field(default_factory=list)
+    """All records from where replay begins, for compaction; empty where that is the run's beginning."""
     size_bytes: int = 0
     """Of the records from where replay begins."""
     unasked: bool = False
@@ -208,6 +214,7 @@ class History:
             self.keep(record)
         if isinstance(record.applied, list):
             self.inbox_ids.update(record.applied)
+        self.openings.append((record.epoch, record.seq))
         self.began, self.unasked = record, isinstance(record, Snapshot)
         self.steps = record.totals["steps"]
         self.spend.restore(record.totals["spend"])

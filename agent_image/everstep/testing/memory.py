@@ -212,7 +212,7 @@ class MemoryRun(Generic[R]):
     def cut(self, seq: int) -> None:
         """Take every record after `seq` away, as if the process had been lost before they were written."""
         journal = self.store.journals_by_id[self.journal_id]
-        del journal.records[seq:]
+        journal.records[:] = [r for r in journal.records if r.seq <= seq]
         journal.head = Head(Seq(seq), journal.records[-1].hash if seq else self.chain.genesis())
 
     def sleep(self, seconds: float) -> None:
@@ -330,12 +330,15 @@ class MemoryRun(Generic[R]):
         """Make the journal of this run from recorded bytes (`raw_records` of another), e.g. of an older version."""
         prev = self.chain.genesis()
         stored = []
-        for i, raw in enumerate(records):
+        for raw in records:
+            told = json.loads(raw)  # a compacted journal begins later than at 1
             link = self.chain.link(prev, raw)
-            stored.append(Stored(Seq(i + 1), raw, prev, link, AttemptNumber(json.loads(raw)["attempt"])))
+            stored.append(Stored(Seq(told["seq"]), raw, prev, link, AttemptNumber(told["attempt"])))
             prev = link
         self.number = max((s.attempt for s in stored), default=0)
-        journal = MemoryJournal(AttemptNumber(self.number), Head(Seq(len(stored)), prev), records=stored)
+        journal = MemoryJournal(
+            AttemptNumber(self.number), Head(stored[-1].seq if stored else Seq(0), prev), records=stored
+        )
         self.store.journals_by_id[self.journal_id] = journal
 
     @property
