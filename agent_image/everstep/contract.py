@@ -70,6 +70,8 @@ FILE_RUN_KEY = "run.key"
 """In the secrets directory: hex of the run's chain key (absent = plain SHA-256 chain, local mode)."""
 FILE_KEY_ID = "run.key-id"
 """In the secrets directory: id of the operator key the run key was derived from."""
+FILE_DATA_KEYS = "data-keys.json"
+"""In the secrets directory: {data key id: hex of 32 bytes} where the run's payloads are encrypted (absent = they are not)."""
 FILE_STORE_URL = "store.url"
 """In the secrets directory: URL of the store with credentials; wins over EVERSTEP_STORE."""
 FILE_STORE_CA = "store-ca.crt"
@@ -113,6 +115,8 @@ class AttemptSettings:
     inputs: Mapping[str, object] = field(default_factory=dict)
     run_key: bytes | None = None
     key_id: str = ""
+    data_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """By id; empty = payloads are not encrypted."""
     store_ca_path: str | None = None
     pod_uid: str = ""
     image: str = ""
@@ -150,6 +154,10 @@ class AttemptSettings:
             predecessor_dead=env.get(ENV_PREDECESSOR, "") == PREDECESSOR_DEAD,
             goal=_read(secrets / FILE_GOAL) or "",
             inputs=_json_object(secrets / FILE_INPUTS),
+            data_keys={
+                key_id: _hex(secrets / FILE_DATA_KEYS, str(text))
+                for key_id, text in _json_object(secrets / FILE_DATA_KEYS).items()
+            },
             run_key=_hex(secrets / FILE_RUN_KEY, key_hex) if key_hex else None,
             key_id=(_read(secrets / FILE_KEY_ID) or "").strip(),
             store_ca_path=str(ca) if ca.exists() else None,

@@ -52,7 +52,7 @@ async def write_fork(
     fields = {"namespace": arguments.namespace, "name": arguments.target_name, KEY_ID_FIELD: key_id}
     owner = Owner(f"fork-of-{source.journal_id}")
     await forks.write(store, chain, owner, forks.seal(chain, records), fields)
-    await forks.copy_blobs(store, source.journal_id, target, planned.blobs)
+    await forks.copy_blobs(store, source, chain, planned.blobs)
     return fork_document(planned, report, arguments.target_name, target)
 
 

@@ -101,7 +101,7 @@ async def _fork(source: Driver, step: str, name: str) -> Driver:
     driver = Driver(source.store_url, JournalId(name), source.home, run_key=source.run_key)
     sealed = forks.seal(driver.chain, forks.begin(made, {"run": "crash"}))
     driver.anchor = await forks.write(driver.store, driver.chain, Owner("fork"), sealed, {"name": "crash"})
-    await forks.copy_blobs(driver.store, source.journal, driver.journal, made.blobs)
+    await forks.copy_blobs(driver.store, source.chain, driver.chain, made.blobs)
     driver.attempt = Attempt(forks.ATTEMPT)
     return driver
 

@@ -70,7 +70,15 @@ def test_the_parameters_are_these() -> None:
         parameters = [p.name for p in inspect.signature(getattr(everstep, name)).parameters.values()]
         assert [p for p in parameters if not (name == "step" and p == "fn")] == wanted.split(), name
     run = importlib.import_module("everstep.run.inprocess").run
-    assert list(inspect.signature(run).parameters) == ["agent", "goal", "run_id", "directory", "budget", "inputs"]
+    assert list(inspect.signature(run).parameters) == [
+        "agent",
+        "goal",
+        "run_id",
+        "directory",
+        "budget",
+        "encrypt",
+        "inputs",
+    ]
 
 
 def test_run_is_the_function_and_the_package() -> None:

@@ -9,6 +9,7 @@ from everstep.cli.budgets import budget
 from everstep.cli.check import check_command
 from everstep.cli.local_ask import cancel, settle
 from everstep.cli.local_change import history, repin
+from everstep.cli.local_erase import erase, rotate_key
 from everstep.cli.local_export import export, public_key
 from everstep.cli.local_fork import fork
 from everstep.cli.local_live import live
@@ -48,6 +49,8 @@ for command in (
     history, repin, replay,
 ):  # fmt: skip
     local.add_command(command)
+local.add_command(erase)
+local.add_command(rotate_key)
 
 
 @everstep.command()

@@ -14,12 +14,12 @@ from everstep.cli.options import anchor_head, directory_option, me, run_argument
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError
 from everstep.ids import InboxId
-from everstep.journal.chain import Chain
 from everstep.journal.inbox import BudgetBody, make_entry
 from everstep.journal.spend import Spend
 from everstep.journal.store import Store
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock
+from everstep.local.sealing import chain_of
 from everstep.local.spec import RunSpec
 
 F = TypeVar("F", bound=Callable[..., Any])  # Any: commands take whatever their options say
@@ -109,7 +109,7 @@ def budget(run: str, reason: str, directory: Path, **limits: Any) -> None:  # An
         changes = budget_from(limits)
         if not changes:
             raise ConfigError("nothing to change: give a limit, e.g. --max-tokens 400000")
-        chain = Chain(spec.journal)
+        chain = await chain_of(where, spec, store)
         history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
         if history.finished is not None:
             raise ConfigError(f"run {run} is over already: {history.summary}")

@@ -15,10 +15,11 @@ from everstep.cli import show, text
 from everstep.cli.exits import Exit, Refusal, refusal
 from everstep.cli.history import History, Row
 from everstep.errors import ConfigError, EverstepError
-from everstep.ids import JournalId
+from everstep.ids import JournalId, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.fork import END, beginning
 from everstep.journal.records import decode
+from everstep.journal.sealing import hidden
 from everstep.journal.store import Head, Meta, Store
 from everstep.journal.verify import verify
 
@@ -56,7 +57,7 @@ async def read_proved(
     history = History()
     try:
         for stored in report.records:
-            history.add([decode(stored.record, stored.seq)])
+            history.add([decode(stored.record, stored.seq, chain.sealer)])
         report.require_whole()
     except EverstepError as e:
         return history, e
@@ -151,7 +152,7 @@ async def _resolve(store: Store, chain: Chain, value: object) -> object:
         raise Refusal(f"the result is kept beside the journal and is missing: blob {value['$blob']}", Exit.REFUSED)
     if hashlib.sha256(raw).hexdigest() != value["$blob"]:
         raise Refusal(f"journal tampered: the result kept beside it, blob {value['$blob']}, was changed", Exit.REFUSED)
-    return json.loads(raw)
+    return json.loads(raw if chain.sealer is None else chain.sealer.open_blob(raw, Seq(0)))
 
 
 def print_result(document: Document, output: str) -> int:
@@ -184,15 +185,16 @@ async def verify_document(store: Store, chain: Chain, run: str, anchor: Head | N
         "head": {"seq": report.head.seq, "hash": report.head.hash},
         "badSeq": report.bad_seq,
         "anchor": None if anchor is None else {"seq": anchor.seq, "hash": anchor.hash},
-        "lineage": await _lineage(store, chain.journal_id) if report.head.seq else None,
+        "lineage": await _lineage(store, chain) if report.head.seq else None,
         "notes": list(report.notes),
     }
 
 
-async def _lineage(store: Store, journal: JournalId) -> Document | None:
+async def _lineage(store: Store, chain: Chain) -> Document | None:
     """Where a fork comes from, by its proved first record."""
-    async for stored in store.read(journal):
-        begun = beginning(decode(stored.record, stored.seq))
+    sealer = chain.sealer or hidden(chain.journal_id)
+    async for stored in store.read(chain.journal_id):
+        begun = beginning(decode(stored.record, stored.seq, sealer))
         return None if begun is None else begun.lineage
     return None
 

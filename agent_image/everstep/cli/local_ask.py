@@ -16,11 +16,11 @@ from everstep.cli.questions import decision, pick
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError
 from everstep.ids import InboxId
-from everstep.journal.chain import Chain
 from everstep.journal.inbox import CancelBody, SettleBody, make_entry
 from everstep.journal.store import Store
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock
+from everstep.local.sealing import chain_of
 from everstep.local.spec import RunSpec
 from everstep.local.supervisor import Options
 
@@ -42,7 +42,7 @@ def settle(run: str, step: str, done: str | None, again: bool, fail: bool, reaso
 
     async def send(spec: RunSpec, store: Store) -> None:
         word, value = decision(done, again, fail)
-        chain = Chain(spec.journal)
+        chain = await chain_of(where, spec, store)
         history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
         row = pick(run, step, history.asked(), lambda r: r.key, lambda r: r.name)
         body = SettleBody(
@@ -85,9 +85,9 @@ def cancel(run: str, reason: str, timeout_s: float, directory: Path) -> None:
 
 async def _cancel(where: LocalDir, run: str, reason: str, timeout_s: float) -> int:
     spec = need_run(where, run)
-    chain = Chain(spec.journal)
     store = local_store(where)
     try:
+        chain = await chain_of(where, spec, store)
         history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
         if history.finished is not None:
             raise ConfigError(f"run {run} is over already: {history.summary}")
@@ -105,7 +105,7 @@ async def _cancel(where: LocalDir, run: str, reason: str, timeout_s: float) -> i
 
 
 async def _until_finished(where: LocalDir, spec: RunSpec, store: Store, timeout_s: float) -> History:
-    chain, run = Chain(spec.journal), spec.run
+    chain, run = await chain_of(where, spec, store), spec.run
     clock = SystemClock()
     until = clock.monotonic_s() + timeout_s
     while True:

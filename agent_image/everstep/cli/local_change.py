@@ -16,14 +16,15 @@ from everstep.cli.options import anchor_file, anchor_head, directory_option, out
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError, Diverged, EverstepError
 from everstep.ids import Attempt, Owner, Seq
-from everstep.journal.chain import Chain
 from everstep.journal.export import blob_names
 from everstep.journal.records import Pinned, Record
+from everstep.journal.sealing import opened_journal
 from everstep.journal.store import FenceAnswer, Head, Store
 from everstep.journal.verify import verify
 from everstep.journal.writer import JournalWriter
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock, RunBusy
+from everstep.local.sealing import chain_of
 from everstep.local.spec import RunSpec, check_entrypoint
 from everstep.run.attempt import SDK_VERSION
 from everstep.run.history import History
@@ -89,7 +90,8 @@ async def recorded(where: LocalDir, spec: RunSpec, store: Store) -> tuple[RunSpe
     """The journal, proved. Raises ConfigError, JournalError."""
     if not where.journal_path.exists() or await store.meta(spec.journal) is None:
         raise ConfigError(f"run {spec.run} has no journal yet: it was never started")
-    report = await verify(store, Chain(spec.journal), spec.journal, anchor=anchor_head(where, spec), keep=True)
+    chain = await chain_of(where, spec, store)
+    report = await verify(store, chain, spec.journal, anchor=anchor_head(where, spec), keep=True)
     report.require_whole()
     if not report.records:
         raise ConfigError(f"run {spec.run} has no record yet")
@@ -99,6 +101,8 @@ async def recorded(where: LocalDir, spec: RunSpec, store: Store) -> tuple[RunSpe
         if raw is not None:
             blobs[digest] = raw
     records = [stored.record for stored in report.records]
+    if chain.sealer is not None:
+        records, blobs = opened_journal(chain.sealer, report.records, blobs)
     told = RecordedRun(records, spec.goal, dict(spec.inputs), spec.entrypoint, blobs, SDK_VERSION)
     return spec, told, report.head
 
@@ -134,7 +138,7 @@ async def _pin(where: LocalDir, spec: RunSpec, store: Store, head: Head, records
     before = recorded_pins(History.of(records))
     if before.python == python_minor():
         return False
-    clock, chain = SystemClock(), Chain(spec.journal)
+    clock, chain = SystemClock(), await chain_of(where, spec, store)
     meta = await store.meta(spec.journal)
     attempt = Attempt((meta.attempt if meta else 0) + 1)
     reply = await store.fence(spec.journal, attempt, head, {})

@@ -19,12 +19,12 @@ from everstep.clock import SystemClock
 from everstep.errors import ConfigError
 from everstep.ids import JournalId, Owner, RunName
 from everstep.journal import fork as forks
-from everstep.journal.chain import Chain
 from everstep.journal.records import canonical
 from everstep.journal.store import Store
 from everstep.journal.verify import verify
 from everstep.local.anchors import AnchorFile
 from everstep.local.files import LocalDir
+from everstep.local.sealing import chain_of, keyed
 from everstep.local.spec import RunSpec, check_entrypoint, check_run_id, check_sizes, load
 from everstep.run.values import digest
 
@@ -102,8 +102,11 @@ def fork(
 async def _make(where: LocalDir, store: Store, source: RunSpec, made: RunSpec, step: str) -> inspect.Document:
     """Write journal, anchor and spec, in this order: as long as there is no spec, there is no run, and the name is free."""
     await inspect.need_journal(store, source.journal, source.run, anchor_head(where, source))
-    report = await verify(store, Chain(source.journal), source.journal, anchor=anchor_head(where, source), keep=True)
-    planned = forks.plan(report, source.run, step)
+    old = await chain_of(where, source, store)
+    if old.sealer is not None and old.sealer.hidden is not None:
+        raise ConfigError(f"run {source.run} was erased: what it recorded cannot be read, so nothing can begin with it")
+    report = await verify(store, old, source.journal, anchor=anchor_head(where, source), keep=True)
+    planned = forks.plan(report, source.run, step, old.sealer)
     if planned.segmented and dict(made.inputs) != dict(source.inputs):
         raise ConfigError(forks.SEGMENTED)
     started = {
@@ -112,12 +115,13 @@ async def _make(where: LocalDir, store: Store, source: RunSpec, made: RunSpec, s
         "inputs": digest(canonical(dict(made.inputs))),
         "entrypoint": made.entrypoint,
     }
-    chain = Chain(made.journal)
-    sealed = forks.seal(chain, forks.begin(planned, started))
-    faults.reach("before_fork")
-    fields = {"name": made.run, "namespace": "local"}
-    head = await forks.write(store, chain, Owner(f"fork-{os.getpid()}"), sealed, fields)
-    await forks.copy_blobs(store, source.journal, made.journal, planned.blobs)
+    async with keyed(where, made, store, SystemClock()) as (chain, more):
+        renamed = await forks.rename_blobs(store, old, chain, planned.blobs)
+        sealed = forks.seal(chain, forks.begin(planned, started), renamed)
+        faults.reach("before_fork")
+        fields = {"name": made.run, "namespace": "local", **more}
+        head = await forks.write(store, chain, Owner(f"fork-{os.getpid()}"), sealed, fields)
+    await forks.copy_blobs(store, old, chain, planned.blobs)
     faults.reach("in_fork")
     AnchorFile(where.anchor_path(made.run), made.journal).replace(head, forks.ATTEMPT, SystemClock().now_epoch_ms())
     faults.reach("after_fork")

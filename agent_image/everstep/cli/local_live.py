@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from everstep.cli.options import directory_option, local_store, need_run, output
 from everstep.journal.live import LiveEntry, LiveStore, follow_live, read_live
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock
+from everstep.local.sealing import chain_of
 from everstep.local.spec import RunSpec
 
 
@@ -47,6 +49,7 @@ async def _print(where: LocalDir, spec: RunSpec, printer: "_Text | _Json", follo
     try:
         if not isinstance(store, LiveStore):
             return
+        sealer = (await chain_of(where, spec, store)).sealer
         lock = FileLock(where.supervisor_lock(spec.run))
         entries = (
             follow_live(store, spec.journal, after, until=lambda: not lock.is_held())
@@ -54,7 +57,7 @@ async def _print(where: LocalDir, spec: RunSpec, printer: "_Text | _Json", follo
             else read_live(store, spec.journal, after)
         )
         async for entry in entries:
-            printer.show(entry)
+            printer.show(entry if sealer is None else replace(entry, text=sealer.open_text(entry.text)))
     finally:
         await store.aclose()
 

@@ -29,6 +29,7 @@ from everstep.journal.store import Store
 from everstep.local import child
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock
+from everstep.local.sealing import chain_of
 from everstep.local.spec import RunSpec
 
 
@@ -76,7 +77,7 @@ async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Doc
     try:
         anchor = anchor_head(where, spec)
         if where.journal_path.exists() and await store.meta(spec.journal) is not None:
-            history, wrong = await inspect.read_proved(store, Chain(spec.journal), spec.run, anchor)
+            history, wrong = await inspect.read_proved(store, await chain_of(where, spec, store), spec.run, anchor)
         elif (kept := anchor_file(where, spec).read()) is not None and kept.attempt > 0:
             wrong = JournalLost(f"it is gone; its anchor is at record {kept.head.seq}", Seq(0), kept.head.seq)
     except EverstepError as e:
@@ -239,7 +240,8 @@ def steps(run: str, timers: bool, directory: Path, output: str | None) -> None:
     where = LocalDir(directory)
 
     async def read(spec: RunSpec, store: Store) -> inspect.Document:
-        history, wrong = await inspect.read_proved(store, Chain(spec.journal), run, anchor_head(where, spec))
+        chain = await chain_of(where, spec, store)
+        history, wrong = await inspect.read_proved(store, chain, run, anchor_head(where, spec))
         return inspect.steps_document(run, history, timers=timers, problem=wrong)
 
     sys.exit(inspect.print_steps(with_store(where, run, read), output or ""))
@@ -254,7 +256,7 @@ def result(run: str, directory: Path, output: str | None) -> None:
     where = LocalDir(directory)
 
     async def read(spec: RunSpec, store: Store) -> inspect.Document:
-        chain = Chain(spec.journal)
+        chain = await chain_of(where, spec, store)
         history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
         if history.finished is None:
             raise _no_result(await _describe(where, spec, store))

@@ -32,7 +32,7 @@ def accept(run: str, reason: str, directory: Path) -> None:
     where = LocalDir(directory)
 
     async def go(spec: RunSpec, store: Store) -> None:
-        with await _not_running(where, spec):
+        with await not_running(where, spec):
             report = await verify(store, Chain(spec.journal), spec.journal)
             if not report.whole:
                 raise ConfigError(f"the journal of run {run} is not whole by itself: {report.message}; delete the run")
@@ -60,7 +60,7 @@ def delete(run: str, yes: bool, directory: Path) -> None:
     where = LocalDir(directory)
 
     async def go(spec: RunSpec, store: Store) -> None:
-        with await _not_running(where, spec):
+        with await not_running(where, spec):
             if not yes:
                 click.confirm(f"delete run {run} and its journal?", abort=True)
             await remove(where, spec, store)
@@ -74,7 +74,8 @@ def _log(path: Path, line: str) -> None:
         log.write(line)
 
 
-async def _not_running(where: LocalDir, spec: RunSpec) -> FileLock:
+async def not_running(where: LocalDir, spec: RunSpec) -> FileLock:
+    """The lock of a run that nobody supervises, held. Raises RunBusy."""
     lock = FileLock(where.supervisor_lock(spec.run))
     if not await lock.acquire():
         pid = lock.holder_pid()

@@ -22,10 +22,11 @@ from everstep.clock import SystemClock
 from everstep.contract import ExitCode
 from everstep.errors import ConfigError, EverstepError
 from everstep.ids import JournalId, RunName
-from everstep.journal.chain import Chain
+from everstep.journal.signing import require
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock
 from everstep.local.removal import never_began, remove
+from everstep.local.sealing import chain_of
 from everstep.local.spec import RunSpec, check_entrypoint, check_run_id, check_sizes, differences, load
 from everstep.local.supervisor import Ending, Options, Outcome, Supervisor
 
@@ -42,6 +43,8 @@ from everstep.local.supervisor import Ending, Options, Outcome, Supervisor
 )  # fmt: skip
 @click.option("--inputs-file", type=click.File("r", encoding="utf-8"), help="Inputs as one JSON object.")
 @click.option("--run-id", help="Name of the run; the same command again goes on with it. Default: a fresh name.")
+@click.option("--encrypt", is_flag=True,
+              help="Encrypt what is recorded; `everstep local erase` then makes it unreadable.")  # fmt: skip
 @directory_option
 @click.option("--supervise/--no-supervise", default=True, show_default=True,
               help="--no-supervise: one attempt in this very process, which keeps the terminal (for a debugger).")  # fmt: skip
@@ -59,6 +62,7 @@ def run(
     inputs: tuple[str, ...],
     inputs_file: TextIO | None,
     run_id: str | None,
+    encrypt: bool,
     directory: Path,
     supervise: bool,
     always_replay: bool,
@@ -85,7 +89,7 @@ def run(
         where = LocalDir(directory)
         where.create()
         budget = Budget.from_json(budget_from(limits)).to_json()
-        spec = asyncio.run(_spec(where, entrypoint, wanted, given, run_id))
+        spec = asyncio.run(_spec(where, entrypoint, wanted, given, run_id, encrypt))
         if budget and budget != spec.budget:
             spec = replace(spec, budget=budget)
             spec.save(where.spec_path(spec.run))
@@ -137,7 +141,9 @@ def given_inputs(pairs: tuple[str, ...], inputs_file: TextIO | None) -> dict[str
     return inputs
 
 
-async def _spec(where: LocalDir, entrypoint: str, goal: str, inputs: dict[str, object], run_id: str | None) -> RunSpec:
+async def _spec(
+    where: LocalDir, entrypoint: str, goal: str, inputs: dict[str, object], run_id: str | None, encrypt: bool
+) -> RunSpec:
     """The run to go on with, or a new one. Raises ConfigError naming every difference to what it was started with."""
     clock = SystemClock()
     name = (
@@ -146,11 +152,15 @@ async def _spec(where: LocalDir, entrypoint: str, goal: str, inputs: dict[str, o
         else RunName(f"{entrypoint.partition(':')[0][:40]}-{clock.nonce()[:6]}")
     )
     old = load(where.spec_path(name))
-    found = differences(old, entrypoint=entrypoint, goal=goal, inputs=inputs) if old is not None else []
+    found = (
+        differences(old, entrypoint=entrypoint, goal=goal, inputs=inputs, encrypt=encrypt) if old is not None else []
+    )
     if old is None or (found and await _freed(where, old)):
         journal = JournalId(f"{name}.{clock.nonce()[:16]}")
         where.anchor_path(name).unlink(missing_ok=True)  # of a fork that was never finished: nobody else leaves one
-        spec = RunSpec(name, journal, entrypoint, goal, inputs, str(Path.cwd()), clock.now_epoch_ms())
+        if encrypt:
+            require()
+        spec = RunSpec(name, journal, entrypoint, goal, inputs, str(Path.cwd()), clock.now_epoch_ms(), encrypt=encrypt)
         spec.save(where.spec_path(name))
         return spec
     if found:
@@ -214,7 +224,7 @@ async def supervise_run(
             outcome = await supervisor.run()
         code = _close(live, outcome, caught)
         if outcome.ending is Ending.FINISHED:
-            document = await inspect.result_document(store, Chain(spec.journal), spec.run, live.history)
+            document = await inspect.result_document(store, await chain_of(where, spec, store), spec.run, live.history)
             if output == "json":
                 show.as_json(document | {"steps": _counts(live), "attempts": live.history.last_attempt})
             elif code == Exit.OK:

@@ -10,9 +10,13 @@ stored bytes, never over a re-encoding.
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from everstep.ids import JournalId, RecordHash
+
+if TYPE_CHECKING:
+    from everstep.journal.sealing import Sealer
 
 _GENESIS = b"everstep/1"
 _RUN_KEY = b"everstep/run-key/1"
@@ -30,6 +34,8 @@ class Chain:
 
     journal_id: JournalId
     key: bytes | None = None
+    sealer: "Sealer | None" = field(default=None, repr=False, compare=False)
+    """Seals and opens payloads, where the run is encrypted. Hashes are over sealed bytes, so links need it not."""
 
     def genesis(self) -> RecordHash:
         """h(0), the hash of the empty journal."""

@@ -226,6 +226,8 @@ def blob_names(record: bytes) -> list[str]:
     """Digests of the blobs a record names. Only a field itself stands for a blob: deeper down such an object is a user's own."""
     if b'"$blob"' not in record:
         return []
-    fields = json.loads(record).values()
-    found = [field["$blob"] for field in fields if isinstance(field, dict) and "$blob" in field]
-    return [name for name in found if isinstance(name, str)]
+    data = json.loads(record)
+    kept = data.get("kept")  # records that a snapshot or segment carries
+    holders = [data, *(part for part in kept if isinstance(part, dict))] if isinstance(kept, list) else [data]
+    fields = [field for holder in holders for field in holder.values() if isinstance(field, dict)]
+    return [field["$blob"] for field in fields if isinstance(field.get("$blob"), str)]

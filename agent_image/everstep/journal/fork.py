@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstep.errors import ConfigError, JournalTampered
-from everstep.ids import Attempt, JournalId, Owner, Seq
+from everstep.ids import Attempt, Owner, Seq
 from everstep.journal.canonical import canonical
 from everstep.journal.chain import Chain
 from everstep.journal.records import (
@@ -44,6 +44,7 @@ from everstep.journal.records import (
     decode,
     encode,
 )
+from everstep.journal.sealing import Sealer
 from everstep.journal.spend import Spend
 from everstep.journal.store import APPEND_MAX_RECORDS, AppendAnswer, ClaimAnswer, FenceAnswer, Head, Sealed, Store
 from everstep.journal.verify import Verdict, VerifyReport
@@ -82,12 +83,13 @@ class Fork:
         return any(isinstance(r, Segment) or _kept(r, "segment") for r in self.records)
 
 
-def plan(report: VerifyReport, run: str, step: str) -> Fork:
+def plan(report: VerifyReport, run: str, step: str, sealer: Sealer | None = None) -> Fork:
     """What a fork of `run` before `step` (a key, `#key`, a name that is there once, or `end`) begins with. `report` carries the
-    proved records (keep=True). Raises ConfigError, JournalTampered, JournalLost: only proved records are ever copied."""
+    proved records (keep=True); `sealer` opens them where the run is encrypted. Raises ConfigError, JournalTampered,
+    JournalLost: only proved records are ever copied."""
     if report.verdict in _UNPROVED:
         report.require_whole()
-    records = [decode(stored.record, stored.seq) for stored in report.records]
+    records = [decode(stored.record, stored.seq, sealer) for stored in report.records]
     at = _cut(records, report, run, step)
     before = records[:at]
     started = beginning(before[0]) if before else None
@@ -254,25 +256,47 @@ def _carried(kept: Sequence[dict[str, Any]], started: dict[str, Any]) -> list[di
     return own
 
 
-def seal(chain: Chain, records: Sequence[Record]) -> list[Sealed]:
-    """The links of the new chain."""
+def seal(chain: Chain, records: Sequence[Record], renamed: Mapping[str, str] | None = None) -> list[Sealed]:
+    """The links of the new chain; payloads are sealed anew where it is an encrypted run's. `renamed`: names of blobs there."""
     sealed: list[Sealed] = []
     prev = chain.genesis()
     for record in records:
         raw = encode(record)
+        for old, new in (renamed or {}).items():
+            raw = raw.replace(old.encode(), new.encode())
+        if chain.sealer is not None:
+            raw = chain.sealer.seal(raw)
         sealed.append(Sealed(Seq(record.seq), raw, prev, chain.link(prev, raw)))
         prev = sealed[-1].hash
     return sealed
 
 
-async def copy_blobs(store: Store, source: JournalId, target: JournalId, names: Sequence[str]) -> None:
+async def rename_blobs(store: Store, source: Chain, target: Chain, names: Sequence[str]) -> dict[str, str]:
+    """What values beside the records are called in the new journal; {} unless one of both is encrypted. Raises
+    JournalTampered."""
+    if source.sealer is None and target.sealer is None:
+        return {}
+    return {name: (await _resealed(store, source, target, name))[0] for name in names}
+
+
+async def copy_blobs(store: Store, source: Chain, target: Chain, names: Sequence[str]) -> None:
     """Values beside the records. Raises JournalTampered if one of a record's own is missing or changed."""
     for name in names:
-        raw = await store.blob_get(source, name)
-        if raw is None or hashlib.sha256(raw).hexdigest() != name:
-            what = "is missing" if raw is None else "was changed"
-            raise JournalTampered(f"the value kept as blob {name[:12]}… {what}", Seq(1))
-        await store.blob_put(target, name, raw)
+        new, raw = await _resealed(store, source, target, name)
+        await store.blob_put(target.journal_id, new, raw)
+
+
+async def _resealed(store: Store, source: Chain, target: Chain, name: str) -> tuple[str, bytes]:
+    """A blob's name and bytes in the new journal."""
+    raw = await store.blob_get(source.journal_id, name)
+    if raw is None or hashlib.sha256(raw).hexdigest() != name:
+        what = "is missing" if raw is None else "was changed"
+        raise JournalTampered(f"the value kept as blob {name[:12]}… {what}", Seq(1))
+    if source.sealer is not None:
+        raw = source.sealer.open_blob(raw, Seq(1))
+    if target.sealer is not None:
+        raw = target.sealer.seal_blob(raw)
+    return hashlib.sha256(raw).hexdigest(), raw
 
 
 async def write(store: Store, chain: Chain, owner: Owner, sealed: Sequence[Sealed], fields: Mapping[str, str]) -> Head:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from everstep.errors import JournalUnreadable
 from everstep.ids import InboxId
 from everstep.journal.chain import Chain
 from everstep.journal.records import Json, canonical
@@ -61,6 +62,8 @@ _ADAPTER: TypeAdapter[InboxBody] = TypeAdapter(InboxBody)
 def make_entry(chain: Chain, entry_id: InboxId, body: InboxBody) -> InboxEntry:
     """An entry ready for `Store.inbox_add`."""
     raw = canonical(body.model_dump())
+    if chain.sealer is not None and chain.sealer.seals:
+        raw = chain.sealer.seal_inbox(raw, entry_id)
     return InboxEntry(entry_id, raw, chain.inbox_mac(entry_id, raw))
 
 
@@ -69,6 +72,8 @@ def read_body(chain: Chain, entry: InboxEntry) -> InboxBody | None:
     if chain.inbox_mac(entry.id, entry.body) != entry.mac:
         return None
     try:
-        return _ADAPTER.validate_json(entry.body)
-    except ValueError:
+        return _ADAPTER.validate_json(
+            entry.body if chain.sealer is None else chain.sealer.open_inbox(entry.body, entry.id)
+        )
+    except (ValueError, JournalUnreadable):
         return None

@@ -14,7 +14,7 @@ their own, which proves nothing, is lost without harm, and is never read by agen
               `abandoned`: the next attempt says it of a lost one
     tries     number of the try within the step
     offset    characters said before this entry
-    text      what was said; at most TEXT_MAX_BYTES
+    text      what was said; at most TEXT_MAX_BYTES. Of an encrypted run: `Sealer.seal_text` of it
     time      epoch milliseconds
 
 The store gives each entry a `position`, 1, 2, 3 …, without gaps. The newest CAP_ENTRIES are kept. Reading from position n + 1

@@ -18,7 +18,7 @@ Outcome kinds reach agent code one at a time in journal order: result, failure, 
 """
 
 import json
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -26,6 +26,9 @@ from everstep.errors import JournalUnreadable
 from everstep.ids import Seq
 from everstep.journal.canonical import Layout, canonical_fields, layout
 from everstep.journal.canonical import canonical as canonical  # noqa: PLC0414 - whoever makes records finds it here
+
+if TYPE_CHECKING:
+    from everstep.journal.sealing import Sealer
 
 SCHEMA_VERSION = 1
 RECORD_MAX_BYTES = 256 * 1024
@@ -362,14 +365,19 @@ def encode(record: Record) -> bytes:
     return canonical_fields(fields, vars(record), keep_none=kind is Value)
 
 
-def decode(raw: bytes, seq: Seq) -> Record:
-    """Read a verified record. Raises JournalUnreadable for unknown kinds and newer schemas, naming both versions."""
+def decode(raw: bytes, seq: Seq, sealer: "Sealer | None" = None) -> Record:
+    """Read a verified record. Raises JournalUnreadable for unknown kinds and newer schemas, naming both versions, and for sealed
+    payloads without their key."""
+    if sealer is not None:
+        raw = sealer.open(raw, seq)
     try:
         return _ADAPTER.validate_json(raw)
     except ValidationError as e:
         try:
             data = json.loads(raw)
             version, kind = data.get("v"), data.get("kind")
+            if "sealed" in data:
+                raise JournalUnreadable(f"record {seq} is encrypted, and no data key was given", seq) from e
         except (ValueError, AttributeError):
             version, kind = None, None
         raise JournalUnreadable(

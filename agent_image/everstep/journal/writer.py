@@ -91,6 +91,7 @@ class JournalWriter:
         self._attempt = attempt
         self._owner = owner
         self._chain = chain
+        self._sealer = chain.sealer
         self._clock = clock
         self._inbox_position = inbox_position
         self._progress = progress
@@ -200,6 +201,8 @@ class JournalWriter:
         prev = self._sealed
         seq = Seq(prev.seq + 1)
         raw = encode(make(seq))
+        if self._sealer is not None:
+            raw = self._sealer.seal(raw)
         if len(raw) > RECORD_MAX_BYTES:
             raise ValueTooLarge(f"record {seq} takes {len(raw)} bytes; the bound is {RECORD_MAX_BYTES}")
         sealed = Sealed(seq, raw, prev.hash, self._chain.link(prev.hash, raw))

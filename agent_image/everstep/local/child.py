@@ -3,10 +3,11 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from everstep import contract
@@ -31,6 +32,8 @@ class AttemptPlan:
     predecessor_dead: bool
     mark: str
     grace_s: float
+    data_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """By id; empty: the run is not encrypted."""
 
 
 def prepare(directory: LocalDir, plan: AttemptPlan, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -38,6 +41,8 @@ def prepare(directory: LocalDir, plan: AttemptPlan, inherited: Mapping[str, str]
     home = directory.fresh_attempt_dir(plan.spec.run)
     _private(home / contract.FILE_GOAL, plan.spec.goal)
     _private(home / contract.FILE_INPUTS, json.dumps(dict(plan.spec.inputs), ensure_ascii=False))
+    if plan.data_keys:
+        _private(home / contract.FILE_DATA_KEYS, json.dumps({name: key.hex() for name, key in plan.data_keys.items()}))
     env = {k: v for k, v in inherited.items() if k not in _OURS}
     env |= {
         contract.ENV_JOURNAL_ID: plan.spec.journal,
@@ -135,6 +140,16 @@ def termination(directory: LocalDir, spec: RunSpec) -> Termination | None:
         return Termination.from_json((directory.attempt_dir(spec.run) / TERMINATION_FILE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def forget_keys(directory: LocalDir, spec: RunSpec) -> None:
+    """An attempt is over: its copy of the data keys goes."""
+    (directory.attempt_dir(spec.run) / contract.FILE_DATA_KEYS).unlink(missing_ok=True)
+
+
+def forget(directory: LocalDir, spec: RunSpec) -> None:
+    """Remove all that the last attempt was given and left."""
+    shutil.rmtree(directory.attempt_dir(spec.run), ignore_errors=True)
 
 
 def _private(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@
   locks/<run>.supervisor  held by the process that supervises the run
   locks/<run>.agent       held by the agent process and by whatever it forked
   keys/s1.pem             signs exports (everstep.local.signing); made at first use, for the user alone
+  keys/w1.key             wraps the data keys of encrypted runs (everstep.local.sealing); made at first use, for the user alone
   attempts/<run>/         goal, inputs and termination message of the live attempt; private to the user
 """
 
@@ -75,6 +76,14 @@ class LocalDir:
 
     def supervisor_lock(self, run: RunName) -> Path:
         return self.root / "locks" / f"{run}.supervisor"
+
+    @property
+    def keys_dir(self) -> Path:
+        return self.root / "keys"
+
+    @property
+    def keys_lock(self) -> Path:
+        return self.root / "locks" / ".keys"
 
     def agent_lock(self, run: RunName) -> Path:
         return self.root / "locks" / f"{run}.agent"

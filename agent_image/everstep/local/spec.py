@@ -43,6 +43,10 @@ class RunSpec:
     created: EpochMs = EpochMs(0)
     budget: Mapping[str, object] | None = None
     """What the run may use, as last given (everstep.budget); None = never given."""
+    encrypt: bool = False
+    """Payloads are encrypted in the journal, from its first record on."""
+    erased: EpochMs = EpochMs(0)
+    """When its data key was erased; goal and inputs are no longer told here. 0: it was not."""
 
     def save(self, path: Path) -> None:
         """Write the file durably."""
@@ -62,6 +66,8 @@ def load(path: Path) -> RunSpec | None:
             directory=data["directory"],
             created=EpochMs(int(data["created"])),
             budget=data.get("budget"),
+            encrypt=bool(data.get("encrypt", False)),
+            erased=EpochMs(int(data.get("erased", 0))),
         )
     except FileNotFoundError:
         return None
@@ -101,9 +107,15 @@ def check_sizes(goal: str, inputs: Mapping[str, object]) -> None:
         raise ConfigError(f"inputs: {size} bytes as JSON, at most {INPUTS_MAX_BYTES}; pass a path or URL instead")
 
 
-def differences(old: RunSpec, *, entrypoint: str, goal: str, inputs: Mapping[str, object]) -> list[str]:
+def differences(
+    old: RunSpec, *, entrypoint: str, goal: str, inputs: Mapping[str, object], encrypt: bool = False
+) -> list[str]:
     """What a command says otherwise than the run it would resume; one phrase each, naming both values."""
     found = []
+    if old.erased:
+        return ["it was erased: what it recorded cannot be read, so it cannot go on"]
+    if encrypt and not old.encrypt:
+        found.append("it was begun without encryption, which holds for all of a run")
     if old.entrypoint != entrypoint:
         found.append(f"entrypoint: was {old.entrypoint}, now {entrypoint}")
     if old.goal != goal:

@@ -22,7 +22,7 @@ from everstep.journal.progress import Progress
 from everstep.journal.records import Park, Record
 from everstep.journal.store import FenceAnswer, Head, Store
 from everstep.journal.told import anchor_field
-from everstep.local import child, losses, stragglers
+from everstep.local import child, losses, sealing, stragglers
 from everstep.local.anchors import AnchorFile, AnchorMissing
 from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock, RunBusy
@@ -194,9 +194,10 @@ class Supervisor:
             raise JournalLost(
                 f"{self.directory.journal_path} has no journal of this run any more", Seq(0), anchor.head.seq
             )
+        self._chain = self._tail.chain = await sealing.chain_of(self.directory, self.spec, self.store)
         history, self._tail.head = await read_whole(self.store, self._chain, anchor.head if anchor else self._tail.head)
         self._state.add(history)
-        self._state.inbox_ids |= await applied_ids(self.store, self.spec.journal, history)
+        self._state.inbox_ids |= await applied_ids(self.store, self._chain, history)
         self.listener.opened(history)
 
     async def _one_attempt(self) -> Outcome | None:
@@ -212,7 +213,10 @@ class Supervisor:
         finally:
             lock.close()
         self.listener.attempt_started(self._attempt)
-        end = await self._follow(process)
+        try:
+            end = await self._follow(process)
+        finally:
+            child.forget_keys(self.directory, self.spec)
         self._grow_anchor()
         said = child.termination(self.directory, self.spec)
         follows = losses.decide(end, self._state.last, self._losses)
@@ -254,12 +258,14 @@ class Supervisor:
         head = anchor.head if anchor else self._tail.head
         meta = await self.store.meta(self.spec.journal)
         number = max(self._state.attempt, meta.attempt if meta else 0) + 1
-        fields = {"name": self.spec.run, "namespace": "local"}
-        while True:
-            reply = await self.store.fence(self.spec.journal, Attempt(number), head, fields)
-            if reply.answer is not FenceAnswer.FENCED:
-                break
-            number = reply.attempt + 1
+        async with sealing.keyed(self.directory, self.spec, self.store, self.clock) as (self._chain, more):
+            fields = {"name": self.spec.run, "namespace": "local", **more}
+            while True:
+                reply = await self.store.fence(self.spec.journal, Attempt(number), head, fields)
+                if reply.answer is not FenceAnswer.FENCED:
+                    break
+                number = reply.attempt + 1
+        self._tail.chain = self._chain
         if reply.answer is FenceAnswer.LOST:
             have = reply.head.seq if reply.head else Seq(0)
             raise JournalLost(f"the journal ends at record {have}, behind the anchor at {head.seq}", have, head.seq)
@@ -275,6 +281,7 @@ class Supervisor:
             predecessor_dead=stragglers.can_see(),  # proved by the lock and the empty search
             mark=self._mark,
             grace_s=self.options.grace_s,
+            data_keys=self._chain.sealer.keys if self._chain.sealer else {},
         )
         given = dict(self.environment) | ({ENV_ALWAYS_REPLAY: "1"} if self.options.always_replay else {})
         return child.prepare(self.directory, plan, given)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everstep.errors import JournalTampered
-from everstep.ids import JournalId, Seq
+from everstep.ids import Seq
 from everstep.journal.chain import Chain
 from everstep.journal.records import Record, Segment, Snapshot, decode
 from everstep.journal.store import Head, Store
@@ -22,20 +22,20 @@ async def read_whole(store: Store, chain: Chain, anchor: Head) -> tuple[list[Rec
         return [], Head(Seq(0), chain.genesis())
     report = await verify(store, chain, chain.journal_id, anchor=anchor, keep=True)
     report.require_whole()
-    return [decode(stored.record, stored.seq) for stored in report.records], report.head
+    return [decode(stored.record, stored.seq, chain.sealer) for stored in report.records], report.head
 
 
-async def applied_ids(store: Store, journal: JournalId, records: Sequence[Record]) -> set[str]:
+async def applied_ids(store: Store, chain: Chain, records: Sequence[Record]) -> set[str]:
     """Inbox entries that were applied before the newest snapshot or segment, where it keeps their ids apart.
 
     Raises JournalTampered if they are missing or others, JournalUnavailable (retry)."""
     opened = next((r for r in reversed(records) if isinstance(r, Snapshot | Segment)), None)
     if opened is None or not isinstance(opened.applied, dict):
         return set()
-    raw = await store.blob_get(journal, opened.applied["$blob"])
+    raw = await store.blob_get(chain.journal_id, opened.applied["$blob"])
     if raw is None or hashlib.sha256(raw).hexdigest() != opened.applied["$blob"]:
         raise JournalTampered(f"the ids kept beside record {opened.seq} are missing or were changed", Seq(opened.seq))
-    return set(json.loads(raw))
+    return set(json.loads(raw if chain.sealer is None else chain.sealer.open_blob(raw, Seq(opened.seq))))
 
 
 def describe(report: VerifyReport) -> str:
@@ -66,6 +66,6 @@ class Tail:
             digest = self.chain.link(self.head.hash, stored.record)
             if stored.seq != expected or stored.prev_hash != self.head.hash or digest != stored.hash:
                 raise JournalTampered(f"record {expected} was changed while the run was going on", expected)
-            found.append(decode(stored.record, expected))
+            found.append(decode(stored.record, expected, self.chain.sealer))
             self.head = Head(expected, stored.hash)
         return found

@@ -160,14 +160,14 @@ class Attempt:
         )
         report.require_whole()
         faults.reach("after_verify")
-        records = [decode(stored.record, stored.seq) for stored in report.records]
+        records = [decode(stored.record, stored.seq, identity.chain.sealer) for stored in report.records]
         history = History.of(records)
         history.first_seq = report.first
         if history.began is not None:
             history.tail = records[history.began.seq - report.first :]
         began = history.began.seq if history.began else 0
         history.size_bytes = sum(len(stored.record) for stored in report.records if stored.seq > began)
-        await epochs.load(history, lambda data: self._patiently(lambda: read_value(self.store, journal_id, data)))
+        await epochs.load(history, lambda data: self._patiently(lambda: read_value(self.store, identity.chain, data)))
         return history
 
     async def _make_engine(self, history: History, agent: Agent[..., Any]) -> Engine:  # of any signature
@@ -197,9 +197,10 @@ class Attempt:
         engine.agent = agent
         engine.compaction = Compaction(engine, identity.owner, identity.anchor)
         inbox.attach(engine)
-        engine.live = Live(engine, identity.owner)
+        engine.live = Live(engine, identity.owner, identity.chain.sealer)
         engine.on_outcome = self.terminate if config.always_replay else None
         engine.on_call = self.on_call
+        engine.delivery.blobs.sealer = identity.chain.sealer
         if history.started is None:
             engine.delivery.run_time_ms = engine.put(
                 RunStarted,

@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from everstep.errors import JournalTampered, JournalUnavailable
-from everstep.ids import JournalId, Seq
+from everstep.ids import Seq
+from everstep.journal.chain import Chain
 from everstep.journal.records import Json
+from everstep.journal.sealing import Sealer
 from everstep.journal.store import Store
 from everstep.run.values import digest
 
@@ -27,6 +29,8 @@ class Blobs:
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._held: dict[str, bytes] = {}
+        self.sealer: Sealer | None = None
+        """Where the run is encrypted."""
 
     def look_up(self, data: Json) -> tuple[bool, Json]:
         """The value a record stands for, if it is here. (False, _): `load` it first."""
@@ -35,16 +39,23 @@ class Blobs:
         raw = self._held.pop(data["$blob"], None)
         return (False, None) if raw is None else (True, json.loads(raw))
 
-    async def put(self, name: str, raw: bytes) -> None:
-        """Store a blob, and hold it for its delivery."""
-        await self.store(name, raw)
-        self._held[name] = raw
+    def seal(self, raw: bytes) -> tuple[str, bytes]:
+        """The name of a blob, and the bytes to store under it."""
+        kept = raw if self.sealer is None else self.sealer.seal_blob(raw)
+        return digest(kept), kept
 
-    async def store(self, name: str, raw: bytes) -> None:
-        """Store a blob that agent code has already."""
+    async def put(self, raw: bytes) -> str:
+        """Store a blob, and hold it for its delivery; its name."""
+        name, kept = self.seal(raw)
+        await self.store(name, kept)
+        self._held[name] = raw
+        return name
+
+    async def store(self, name: str, kept: bytes) -> None:
+        """Store a blob that agent code has already, as `seal` gave it."""
         async with self._engine.compaction.lock:
             self._engine.compaction.stored(name)
-            await self._patiently(lambda: self._engine.store.blob_put(self._engine.config.journal_id, name, raw))
+            await self._patiently(lambda: self._engine.store.blob_put(self._engine.config.journal_id, name, kept))
 
     async def load(self, data: Json) -> None:
         """Fetch one. Raises JournalTampered if it is missing or another one."""
@@ -53,7 +64,9 @@ class Blobs:
         if raw is None or digest(raw) != name:
             what = "is missing" if raw is None else "was changed"
             raise JournalTampered(f"the value kept as blob {name[:12]}… {what}", Seq(self._engine.history.last_seq))
-        self._held[name] = raw
+        self._held[name] = (
+            raw if self.sealer is None else self.sealer.open_blob(raw, Seq(self._engine.history.last_seq))
+        )
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         clock = self._engine.clock
@@ -69,11 +82,11 @@ class Blobs:
                 wait_s = min(2 * wait_s, WAIT_MAX_S)
 
 
-async def read_value(store: Store, journal_id: JournalId, data: Json) -> Json:
+async def read_value(store: Store, chain: Chain, data: Json) -> Json:
     """The value a record stands for, whole. Raises JournalTampered if its blob is missing or another one."""
     if not (isinstance(data, dict) and "$blob" in data):
         return data
-    raw = await store.blob_get(journal_id, data["$blob"])
+    raw = await store.blob_get(chain.journal_id, data["$blob"])
     if raw is None or digest(raw) != data["$blob"]:
         raise JournalTampered(f"the value kept as blob {data['$blob'][:12]}… is missing or was changed", Seq(1))
-    return json.loads(raw)
+    return json.loads(raw if chain.sealer is None else chain.sealer.open_blob(raw, Seq(1)))

@@ -37,7 +37,7 @@ from everstep.run.loop import AgentLoop, AgentTask, AgentTimer
 from everstep.run.scope import Scope
 from everstep.run.steps import Step
 from everstep.run.streams import Channel, Streams
-from everstep.run.values import Encoded, digest
+from everstep.run.values import Encoded
 
 if TYPE_CHECKING:
     from everstep.run.agents import Agent
@@ -290,9 +290,7 @@ class Engine:
         as long as the writer would."""
         if not self.needs_blob(encoded):
             return encoded.data
-        name = digest(encoded.raw)
-        await self.delivery.blobs.put(name, encoded.raw)
-        return {"$blob": name, "bytes": len(encoded.raw)}
+        return {"$blob": await self.delivery.blobs.put(encoded.raw), "bytes": len(encoded.raw)}
 
     # --- drivers and bodies -------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from everstep.journal.records import BLOB_OVER_BYTES, Json, Record, Segment, Sna
 from everstep.run.bodies import idempotency_key
 from everstep.run.calls import StepCall
 from everstep.run.scope import Scope
-from everstep.run.values import Codec, Encoded, digest
+from everstep.run.values import Codec, Encoded
 
 if TYPE_CHECKING:
     from everstep.run.engine import Engine
@@ -272,8 +272,8 @@ class Epochs:
     def _kept_apart(self, encoded: Encoded, blobs: dict[str, bytes], over_bytes: int = BLOB_OVER_BYTES) -> Json:
         if len(encoded.raw) <= over_bytes and not self._engine.needs_blob(encoded):
             return encoded.data
-        name = digest(encoded.raw)
-        blobs[name] = encoded.raw
+        name, kept = self._engine.delivery.blobs.seal(encoded.raw)
+        blobs[name] = kept
         return {"$blob": name, "bytes": len(encoded.raw)}
 
 

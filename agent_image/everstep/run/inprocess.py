@@ -31,7 +31,9 @@ from everstep.ids import JournalId, Owner, RunName, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.open import open_store
 from everstep.journal.records import Finished, Park
+from everstep.journal.signing import require
 from everstep.journal.store import FenceAnswer, Head, Store
+from everstep.local import sealing
 from everstep.local.anchors import AnchorFile
 from everstep.local.files import DEFAULT_DIR, LocalDir
 from everstep.local.locks import FileLock, RunBusy
@@ -57,6 +59,7 @@ def run(
     run_id: str | None = None,
     directory: str | None = None,
     budget: Budget | None = None,
+    encrypt: bool = False,
     **inputs: object,
 ) -> R:
     """An async agent."""
@@ -70,6 +73,7 @@ def run(
     run_id: str | None = None,
     directory: str | None = None,
     budget: Budget | None = None,
+    encrypt: bool = False,
     **inputs: object,
 ) -> R:
     """A sync agent."""
@@ -82,6 +86,7 @@ def run(
     run_id: str | None = None,
     directory: str | None = None,
     budget: Budget | None = None,
+    encrypt: bool = False,
     **inputs: object,
 ) -> Any:  # the agent's result
     """Run an agent to its end and return its result.
@@ -90,6 +95,7 @@ def run(
     run_id        names the run: the same id again resumes it, or returns the result it has. None = a new run
     directory     where the journal is kept; default ./.everstep
     budget        what the run may use; None = no limit, or as the run has it. Another one than before counts from here on
+    encrypt       encrypt what is recorded, so that `everstep local erase` can make it unreadable. Needs everstep[integrity]
 
     Long timers are waited for in the process. Raises ConfigError, AgentFailed (with the agent's own exception as its cause),
     Parked (a step is uncertain and waits for a person, or the budget has no room for it; answer or raise it and run again),
@@ -106,7 +112,7 @@ def run(
         raise ConfigError(
             f"everstep.run: budget must be an everstep.Budget, not {budget!r}; an agent's input needs another name"
         )
-    there = _InProcess(agent, goal, agent.encode_inputs(inputs), run_id, directory, budget)
+    there = _InProcess(agent, goal, agent.encode_inputs(inputs), run_id, directory, budget, encrypt)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -149,6 +155,7 @@ class _InProcess:
         run_id: str | None,
         directory: str | None,
         budget: Budget | None = None,
+        encrypt: bool = False,
     ) -> None:
         self.agent = agent
         self.budget = budget
@@ -156,27 +163,29 @@ class _InProcess:
         self.run_name = check_run_id(run_id or f"{agent.name.replace('_', '-')[:40]}-{self.clock.nonce()[:8]}")
         self.directory = LocalDir(Path(directory or DEFAULT_DIR))
         self.directory.create()
-        self.spec = self._spec(goal, inputs)
+        self.spec = self._spec(goal, inputs, encrypt)
         self.chain = Chain(self.spec.journal)
         self.anchors = AnchorFile(self.directory.anchor_path(self.run_name), self.spec.journal)
         self.loop: AgentLoop | None = None
         self.attempt: Attempt | None = None
 
-    def _spec(self, goal: str, inputs: dict[str, Any]) -> RunSpec:  # JSON
+    def _spec(self, goal: str, inputs: dict[str, Any], encrypt: bool) -> RunSpec:  # JSON
         fn = self.agent.fn
         entrypoint = f"{fn.__module__}:{fn.__name__}"
         path = self.directory.spec_path(self.run_name)
         old = load(path)
         if old is not None:
-            if found := differences(old, entrypoint=old.entrypoint, goal=goal, inputs=inputs):
+            if found := differences(old, entrypoint=old.entrypoint, goal=goal, inputs=inputs, encrypt=encrypt):
                 raise ConfigError(
                     f"run {self.run_name} was begun otherwise: {'; '.join(found)}. Take another run_id for a new run"
                 )
             return old
         now = self.clock.now_epoch_ms()
         journal = JournalId(f"{self.run_name}.{self.clock.nonce()[:16]}")
-        spec = RunSpec(self.run_name, journal, entrypoint, goal, inputs, os.getcwd(), now)
         self.directory.anchor_path(self.run_name).unlink(missing_ok=True)  # of a fork that was never finished
+        if encrypt:
+            require()
+        spec = RunSpec(self.run_name, journal, entrypoint, goal, inputs, os.getcwd(), now, encrypt=encrypt)
         spec.save(path)
         return spec
 
@@ -231,7 +240,7 @@ class _InProcess:
             self.anchors.grow(attempt.confirmed, number, self.clock.now_epoch_ms())
         value = None
         if isinstance(end.record, Finished) and end.record.outcome == "succeeded":
-            value = self.agent.result.decode(await read_value(store, self.spec.journal, end.record.value))
+            value = self.agent.result.decode(await read_value(store, self.chain, end.record.value))
         return end, value
 
     async def _fence(self, store: Store) -> AttemptNumber:
@@ -243,7 +252,9 @@ class _InProcess:
         head = anchor.head if anchor else genesis
         meta = await store.meta(self.spec.journal)
         number = AttemptNumber((meta.attempt if meta else 0) + 1)
-        reply = await store.fence(self.spec.journal, number, head, {"name": self.run_name, "namespace": "local"})
+        async with sealing.keyed(self.directory, self.spec, store, self.clock) as (self.chain, more):
+            fields = {"name": self.run_name, "namespace": "local", **more}
+            reply = await store.fence(self.spec.journal, number, head, fields)
         if reply.answer is FenceAnswer.LOST:
             have = reply.head.seq if reply.head else Seq(0)
             raise JournalLost(f"the journal ends at record {have}, behind the anchor at {head.seq}", have, head.seq)

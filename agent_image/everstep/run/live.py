@@ -15,6 +15,7 @@ from everstep.errors import Fenced, JournalUnavailable
 from everstep.ids import Owner
 from everstep.journal.live import TEXT_MAX_BYTES, Kind, LiveEntry, LiveStore
 from everstep.journal.records import Intent
+from everstep.journal.sealing import Sealer
 from everstep.journal.store import ClaimAnswer
 from everstep.run.history import History
 from everstep.run.scope import BodyContext
@@ -42,11 +43,12 @@ class _Said:
 
 
 class Live:
-    """Of one attempt. `owner` is who claimed it."""
+    """Of one attempt. `owner` is who claimed it; `sealer` where the run is encrypted."""
 
-    def __init__(self, engine: "Engine", owner: Owner) -> None:
+    def __init__(self, engine: "Engine", owner: Owner, sealer: Sealer | None = None) -> None:
         self._engine = engine
         self._owner = owner
+        self._sealer = sealer
         self._store = engine.store if isinstance(engine.store, LiveStore) else None
         self._buffer: list[LiveEntry] = []
         self._tries: dict[tuple[str, int], _Said] = {}
@@ -138,7 +140,7 @@ class Live:
         config = self._engine.config
         try:
             reply = await self._store.live_add(
-                config.journal_id, config.attempt, self._owner, [entry.to_bytes() for entry in batch]
+                config.journal_id, config.attempt, self._owner, [self._to_bytes(entry) for entry in batch]
             )
         except JournalUnavailable as e:
             self._engine.log.debug("the live stream lost %d entries: %s", len(batch), e)
@@ -149,6 +151,11 @@ class Live:
             self._engine.stop(Fenced(f"attempt {reply.attempt} has replaced attempt {config.attempt}", reply.attempt))
             return
         faults.reach("after_live")
+
+    def _to_bytes(self, entry: LiveEntry) -> bytes:
+        if self._sealer is not None and entry.text:
+            entry = replace(entry, text=self._sealer.seal_text(entry.text))
+        return entry.to_bytes()
 
     async def close(self) -> None:
         """Write what is left, for a bounded time."""

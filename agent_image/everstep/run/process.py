@@ -40,6 +40,7 @@ from everstep.ids import Owner, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.open import open_store
 from everstep.journal.records import Finished
+from everstep.journal.sealing import Sealer
 from everstep.journal.store import Head
 from everstep.run import debugging
 from everstep.run.agents import load_agent
@@ -102,7 +103,7 @@ def _stop_on_signals(loop: AgentLoop, attempt: Attempt) -> None:
 
 def _identity(settings: AttemptSettings, clock: SystemClock) -> RunIdentity:
     return RunIdentity(
-        Chain(settings.journal_id, settings.run_key),
+        Chain(settings.journal_id, settings.run_key, _sealer(settings, clock)),
         Owner(f"{settings.pod_uid or os.getpid()}-{clock.nonce()}"),
         goal=settings.goal,
         inputs=dict(settings.inputs),
@@ -115,6 +116,11 @@ def _identity(settings: AttemptSettings, clock: SystemClock) -> RunIdentity:
         anchor_seq=settings.anchor_seq,
         anchor_hash=settings.anchor_hash,
     )
+
+
+def _sealer(settings: AttemptSettings, clock: SystemClock) -> Sealer | None:
+    """Where the run is encrypted."""
+    return Sealer(settings.journal_id, settings.data_keys, clock.random_bytes) if settings.data_keys else None
 
 
 def _config(settings: AttemptSettings) -> EngineConfig:

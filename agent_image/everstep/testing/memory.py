@@ -5,7 +5,7 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from everstep import faults
@@ -201,11 +201,12 @@ class MemoryRun(Generic[R]):
         twin.goal = self.goal if goal is None else goal
         twin.inputs = dict(self.inputs) | twin.agent.encode_inputs({**self.inputs, **(inputs or {})})
         twin.journal_id = JournalId(f"{self.journal_id}-fork-{step}")
-        twin.chain = Chain(twin.journal_id, self.chain.key)
+        sealer = self.chain.sealer and replace(self.chain.sealer, journal_id=twin.journal_id)
+        twin.chain = Chain(twin.journal_id, self.chain.key, sealer)
         report = asyncio.run(verify(self.store, self.chain, self.journal_id, keep=True))
-        made = fork.plan(report, "memory-run", step)
+        made = fork.plan(report, "memory-run", step, self.chain.sealer)
         records = fork.begin(made, {"goal": digest(twin.goal.encode()), "inputs": digest(canonical(twin.inputs))})
-        asyncio.run(_write_fork(twin, self.journal_id, made, records))
+        asyncio.run(_write_fork(twin, self.chain, made, records))
         twin.number = fork.ATTEMPT
         return twin
 
@@ -257,7 +258,7 @@ class MemoryRun(Generic[R]):
         end = await attempt.run()
         value = None
         if isinstance(end.record, Finished) and end.record.outcome == "succeeded":
-            value = self.agent.result.decode(await read_value(store, self.journal_id, end.record.value))
+            value = self.agent.result.decode(await read_value(store, self.chain, end.record.value))
         return end, value
 
     @property
@@ -324,7 +325,7 @@ class MemoryRun(Generic[R]):
     def records(self) -> list[Record]:
         """The journal, decoded."""
         journal = self.store.journals_by_id.get(self.journal_id)
-        return [decode(stored.record, stored.seq) for stored in journal.records] if journal else []
+        return [decode(stored.record, stored.seq, self.chain.sealer) for stored in journal.records] if journal else []
 
     def load(self, records: Sequence[bytes]) -> None:
         """Make the journal of this run from recorded bytes (`raw_records` of another), e.g. of an older version."""
@@ -385,12 +386,13 @@ class MemoryRun(Generic[R]):
 
 async def _write_fork(
     twin: "MemoryRun[Any]",  # of any result
-    source: JournalId,
+    source: Chain,
     made: fork.Fork,
     records: Sequence[Record],
 ) -> None:
-    await fork.write(twin.store, twin.chain, Owner("fork"), fork.seal(twin.chain, records), {})
-    await fork.copy_blobs(twin.store, source, twin.journal_id, made.blobs)
+    renamed = await fork.rename_blobs(twin.store, source, twin.chain, made.blobs)
+    await fork.write(twin.store, twin.chain, Owner("fork"), fork.seal(twin.chain, records, renamed), {})
+    await fork.copy_blobs(twin.store, source, twin.chain, made.blobs)
 
 
 __all__ = ["Ended", "MemoryRun", "SimulatedCrash"]
