@@ -99,6 +99,14 @@ def test_a_question() -> None:
     assert len(request_name("x" * 52, UNCERTAIN)) <= 63
 
 
+def test_a_question_about_exhausted_tries() -> None:
+    wait = UNCERTAIN.model_copy(update={"kind": "exhausted", "reason": "all tries failed (max_tries is 3)"})
+    request = build_request(REF, wait, "prod")
+    assert request["spec"]["kind"] == "exhausted"
+    assert "failed in all the tries it has" in request["spec"]["prompt"]
+    assert request_name("triage", wait) != request_name("triage", UNCERTAIN)
+
+
 def test_long_arguments_are_not_shown_but_their_digest_is() -> None:
     request = build_request(REF, UNCERTAIN.model_copy(update={"arguments": "x" * 5000}), "prod")
     assert "arguments" not in request["spec"]

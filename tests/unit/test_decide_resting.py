@@ -179,6 +179,18 @@ def test_an_uncertain_step_is_asked_about() -> None:
     assert "send_mail #12" in turn.message("Parked")
 
 
+def test_exhausted_tries_are_asked_about_and_are_no_uncertainty() -> None:
+    exhausted = UNCERTAIN.model_copy(update={"kind": "exhausted"})
+    turn = parked(exhausted).turn()
+    [name] = turn.acts
+    assert name.startswith("CreateRequest(")
+    assert turn.word == "Waiting/TriesExhausted"
+    assert "failed in all tries: kubectl everstep settle triage 12" in turn.message("Parked")
+    both = parked(UNCERTAIN, exhausted.model_copy(update={"key": "13"})).turn()
+    assert both.word == "Uncertain/StepUncertain"
+    assert "may have happened, or failed in all tries" in both.message("Parked")
+
+
 def test_asked_once() -> None:
     turn = parked(UNCERTAIN, requests={QUESTION: "hreq-1"}).but(requests=(asking(),)).turn()
     assert turn.acts == []

@@ -177,6 +177,24 @@ def test_a_long_wait_for_the_next_try_needs_no_process() -> None:
     run.replay()
 
 
+def test_a_sync_agent_waits_for_the_next_try_without_a_process_too() -> None:
+    script[:] = [RetryAfter(600), "ok"]
+
+    @everstep.step(effect="read", retry=Retry())
+    def work() -> str:
+        return play()
+
+    @everstep.agent
+    def run(goal: str) -> str:
+        return work()
+
+    there: MemoryRun[str] = MemoryRun(run, "go")
+    assert there.attempt().kind == "parked"
+    there.sleep(600)
+    assert there.run() == "ok"
+    there.replay()
+
+
 def test_a_wait_survives_a_crash() -> None:
     run = run_with(Retry(backoff_s=1, jitter=0), RetryAfter(20), "ok")
     assert run.attempt(crash_at="after_append:2").kind == "crashed"  # the failed try is written

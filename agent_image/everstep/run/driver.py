@@ -25,7 +25,6 @@ from everstep.journal.records import (
     Uncertain,
     Waited,
 )
-from everstep.run import debugging
 from everstep.run.body import BodyEnd, BodyRun
 from everstep.run.calls import StepCall
 from everstep.run.errordata import TRY_MESSAGE_MAX, error_data, error_message, error_type, try_message_max
@@ -211,7 +210,7 @@ class StepDriver:
 
     def _out_of_time(self) -> bool:
         left_s = self.bounds.left_s(self.engine.clock.now_epoch_ms())
-        return not debugging.suspended() and left_s is not None and left_s <= 0
+        return left_s is not None and left_s <= 0
 
     async def _wait_until(self, due: EpochMs, failed: TryFailed) -> None:
         """For the next try; if that is long, the run may park meanwhile, and another process goes on."""

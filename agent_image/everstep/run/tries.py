@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from everstep.errors import NotDone
 from everstep.ids import EpochMs
+from everstep.run import debugging
 from everstep.run.calls import StepCall
 from everstep.run.retry_after import asked_wait_s
 
@@ -50,8 +51,8 @@ class Tries:
 
     def left_s(self, now: EpochMs) -> float | None:
         """What total_timeout leaves, 0 or less if it has passed; None without one. The wall clock counts, so it runs on while no
-        process does."""
-        total_s = self._step.total_timeout_s
+        process does. Under a debugger there is none."""
+        total_s = None if debugging.suspended() else self._step.total_timeout_s
         if total_s is None or not self._call.began:  # no intent yet: the budget holds its first try back
             return total_s
         return total_s - (now - self._call.began) / 1000
