@@ -43,6 +43,8 @@ PAGE_RECORDS = 1000
 PAGE_BYTES = 4 * 1024 * 1024
 """Pages adapt to the size of the records, so that no reply stalls the server or fills the pod's memory."""
 SWEEP_BATCH = 500
+PIPES = 16
+"""Connections that appends are spread over, at most: one per run that is live in this process, up to this number."""
 _META = ("attempt", "owner", "seq", "hash", "progress")
 Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
 
@@ -58,7 +60,9 @@ class RedisStore(RedisLive):
         self._drops = False
         self._cluster = isinstance(client, RedisCluster)
         self._first_use = asyncio.Lock()
-        self._pipe: Pipe | None = None
+        self._pipes: dict[int, Pipe] = {}
+        self._places: dict[JournalId, int] = {}
+        """Which of the pipes carries a journal's appends."""
         self._piped = not self._cluster
         """Whether appends go through a pipe: not in a cluster, whose client follows moved slots."""
 
@@ -97,7 +101,7 @@ class RedisStore(RedisLive):
         keys, arguments = self._append_words(journal, lease, after, records, progress, park_after_inbox)
         if self._piped:
             with translated(self.shown):
-                pipe = await self._open_pipe()
+                pipe = await self._open_pipe(journal)
             if pipe is not None:
                 return _append_reply(await self._sent(pipe, keys, arguments), self.shown)
         return _append_reply(await self._run("append", keys, arguments), self.shown)
@@ -113,7 +117,7 @@ class RedisStore(RedisLive):
         progress: bytes | None,
         answered: Callable[[Callable[[], AppendReply]], None],
     ) -> bool:
-        pipe = self._pipe
+        pipe = self._pipes.get(self._place(journal))
         if pipe is None or pipe.closed:
             return False
         keys, arguments = self._append_words(journal, (attempt, owner), after, records, progress, None)
@@ -260,25 +264,34 @@ class RedisStore(RedisLive):
                 raise
 
     async def aclose(self) -> None:
-        if self._pipe is not None:
-            await self._pipe.aclose()
+        for pipe in self._pipes.values():
+            await pipe.aclose()
         await self.client.aclose()
 
     # --- the pipe -----------------------------------------------------------------------------------------------
 
-    async def _open_pipe(self) -> Pipe | None:
-        """The pipe, opened (again) if need be; None where appends go the ordinary way."""
+    def _place(self, journal: JournalId) -> int:
+        """Runs take turns. A server reads 16 KiB of each connection before it syncs what it read from all of them, so that one
+        connection for many runs would make many syncs, and one for each run would be many connections."""
+        return self._places.setdefault(journal, len(self._places) % PIPES)
+
+    async def _open_pipe(self, journal: JournalId) -> Pipe | None:
+        """The journal's pipe, opened (again) if need be; None where appends go the ordinary way."""
         async with self._first_use:
-            pipe = self._pipe
+            place = self._place(journal)
+            pipe = self._pipes.get(place)
             if pipe is not None and not pipe.closed:
                 return pipe
-            self._pipe = None
             if pipe is not None:
+                del self._pipes[place]
                 await pipe.aclose()
             assert isinstance(self.client, Redis)
-            self._pipe = await Pipe.open(self.client)
-            self._piped = self._pipe is not None
-            return self._pipe
+            opened = await Pipe.open(self.client)
+            if opened is None:
+                self._piped = False
+            else:
+                self._pipes[place] = opened
+            return opened
 
     async def _sent(self, pipe: Pipe, keys: list[str], arguments: list[str | bytes | int]) -> Reply:
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
