@@ -32,8 +32,8 @@ tidy unit contract component sim property crash chart: venv ## One tier of tests
 e2e: venv cluster images ## Real failures on a real three-node kind cluster
 	$(PYTEST) tests/e2e
 
-bench: venv ## Overhead per step next to one bare durable write; replay; import time
-	$(PY) -m tests.bench
+bench: venv ## Everstep and its peers side by side: cost per step, fsyncs, crashes, memory (BENCH_QUICK=1: 8 min)
+	$(PY) -m tests.bench $(BENCH)
 
 cluster: venv ## Bring up a kind cluster (one control plane, two workers) anywhere
 	$(PY) -m tests.kind up --name $(CLUSTER)

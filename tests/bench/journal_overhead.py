@@ -3,7 +3,8 @@
     python -m tests.bench.journal_overhead [--steps 1500] [--size-bytes 4000] [--server redis-7.0]
 
 Per round, interleaved, so that both see the same disk and the same neighbours:
-  bare   the server's XADD (appendfsync always), or SQLite's INSERT (WAL, synchronous FULL), of one record's bytes
+  bare   the server's XADD (appendfsync always) by redis-py, or SQLite's INSERT (WAL, synchronous FULL), of one record's bytes
+  raw    the same XADD over a blocking socket, which no client library reaches (Redis only)
   step   a result is put, the next intent is put, and `durable(intent)` returns: both records are sealed (canonical JSON,
          HMAC chain), fenced and written together
 Prints p50 and p99 of each and their ratio.
@@ -29,6 +30,7 @@ from everstep.journal.open import open_store
 from everstep.journal.records import Intent, Result
 from everstep.journal.store import Head, Store
 from everstep.journal.writer import JournalWriter
+from tests.bench.peers.bare_child import BareRedis
 from tests.support import servers
 
 WARM_UP = 100
@@ -43,48 +45,72 @@ class Overhead:
     bare_p99_ms: float
     step_p50_ms: float
     step_p99_ms: float
+    raw_p50_ms: float | None = None
 
     @property
     def ratio(self) -> float:
         """Step over bare, at p50."""
         return self.step_p50_ms / self.bare_p50_ms
 
+    @property
+    def raw_ratio(self) -> float | None:
+        """Step over the blocking socket's write, at p50."""
+        return None if self.raw_p50_ms is None else self.step_p50_ms / self.raw_p50_ms
+
     def __str__(self) -> str:
+        raw = (
+            "" if self.raw_p50_ms is None else f" · over a raw socket p50 {self.raw_p50_ms:.3f} ms {self.raw_ratio:.2f}"
+        )
         return (
             f"{self.name:10} bare p50 {self.bare_p50_ms:.3f} p99 {self.bare_p99_ms:.3f} ms · "
-            f"step p50 {self.step_p50_ms:.3f} p99 {self.step_p99_ms:.3f} ms · ratio {self.ratio:.2f}"
+            f"step p50 {self.step_p50_ms:.3f} p99 {self.step_p99_ms:.3f} ms · ratio {self.ratio:.2f}{raw}"
         )
 
 
 async def measure(
-    name: str, store: Store, bare: Callable[[bytes], Awaitable[object]], steps: int, size_bytes: int
+    name: str,
+    store: Store,
+    bare: Callable[[bytes], Awaitable[object]],
+    steps: int,
+    size_bytes: int,
+    raw: Callable[[bytes], object] | None = None,
 ) -> Overhead:
     """Interleave bare writes and steps; the first WARM_UP rounds do not count."""
     writer = await _writer(store)
     text = "x" * size_bytes
     bare_ms: list[float] = []
     step_ms: list[float] = []
+    raw_ms: list[float] = []
     for n in range(WARM_UP + steps):
-        key = str(n)
+        if raw is not None:
+            begin = time.perf_counter()
+            raw(text.encode())
+            raw_ms.append((time.perf_counter() - begin) * 1000)
         begin = time.perf_counter()
         await bare(text.encode())
         middle = time.perf_counter()
-        writer.put(lambda seq, k=key: Result(seq=seq, key=k, name="s", attempt=1, time=0, value=text, took_ms=1))  # type: ignore[misc]  # k is bound now
-        intent = writer.put(
-            lambda seq, k=key: Intent(  # type: ignore[misc]  # k is bound now
-                seq=seq, key=k, name="s", attempt=1, time=0, effect="idempotent", input="0" * 64, idem="1" * 64
-            )
-        )
-        await writer.durable(intent)
+        await _step(writer, str(n), text)
         end = time.perf_counter()
         if n >= WARM_UP:
             bare_ms.append((middle - begin) * 1000)
             step_ms.append((end - middle) * 1000)
-    return Overhead(name, *_quantiles(bare_ms), *_quantiles(step_ms))
+    raw_p50_ms = statistics.median(raw_ms[WARM_UP:]) if raw_ms else None
+    return Overhead(name, *_quantiles(bare_ms), *_quantiles(step_ms), raw_p50_ms)
 
 
-async def _writer(store: Store) -> JournalWriter:
-    journal, attempt, owner = JournalId("bench"), Attempt(1), Owner("bench")
+async def _step(writer: JournalWriter, key: str, text: str) -> None:
+    """What one step of a sequential run gives the journal to do."""
+    writer.put(lambda seq: Result(seq=seq, key=key, name="s", attempt=1, time=0, value=text, took_ms=1))
+    intent = writer.put(
+        lambda seq: Intent(
+            seq=seq, key=key, name="s", attempt=1, time=0, effect="idempotent", input="0" * 64, idem="1" * 64
+        )
+    )
+    await writer.durable(intent)
+
+
+async def _writer(store: Store, name: str = "bench") -> JournalWriter:
+    journal, attempt, owner = JournalId(name), Attempt(1), Owner("bench")
     chain = Chain(journal, b"k" * 32)
     head = Head(Seq(0), chain.genesis())
     await store.fence(journal, attempt, head, {})
@@ -121,11 +147,44 @@ async def redis_overhead(name: str, steps: int, size_bytes: int) -> Overhead:
     with servers.running(name, tcp=True) as server:
         store = open_store(server.url, installation="bench")
         client: Redis = Redis(port=server.port)
+        floor = BareRedis(server.port)
+        raw = floor.open()
         try:
-            return await measure(name, store, lambda r: client.xadd("bare", {"r": r}), steps, size_bytes)
+            return await measure(
+                name,
+                store,
+                lambda r: client.xadd("bare", {"r": r}),
+                steps,
+                size_bytes,
+                lambda r: floor.write(raw, b"raw", r),
+            )
         finally:
+            raw.close()
             await store.aclose()
             await client.aclose()
+
+
+async def redis_throughput(name: str, writers: int, seconds: float, size_bytes: int) -> float:
+    """Steps per second of several runs' writers in one loop on one store."""
+    with servers.running(name, tcp=True) as server:
+        store = open_store(server.url, installation="bench")
+        done = 0
+        text = "x" * size_bytes
+
+        async def work(writer: JournalWriter, until_s: float) -> None:
+            nonlocal done
+            while time.perf_counter() < until_s:
+                await _step(writer, "0", text)
+                done += 1
+
+        try:
+            made = [await _writer(store, f"bench-{n}") for n in range(writers)]
+            await asyncio.gather(*(work(writer, time.perf_counter() + 0.2) for writer in made))
+            done, begin = 0, time.perf_counter()
+            await asyncio.gather(*(work(writer, begin + seconds) for writer in made))
+            return done / (time.perf_counter() - begin)
+        finally:
+            await store.aclose()
 
 
 def main() -> None:

@@ -16,7 +16,9 @@ One integer key per record keeps an append to one B-tree page beside the meta ro
 import json
 import os
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -72,11 +74,18 @@ _LASTING = ("unable to open", "no such table", "no such column")
 T = TypeVar("T")
 
 
+@cache
+def _turn(path: str) -> threading.Lock:
+    """Runs of one process wait for each other here: SQLite's own waiting sleeps ever longer, and starves whoever came first."""
+    return threading.Lock()
+
+
 class SqliteStore(SqliteLive):
     """See `everstep.journal.store.Store`. Nothing is opened before the first call, and reading makes no file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.turn = _turn(os.path.abspath(self.path))
         self._db: sqlite3.Connection | None = None
         self._numbers: dict[JournalId, int] = {}
         """`no` of the journals that were appended to; what is done with one checks that it is still the journal's."""
@@ -442,14 +451,25 @@ class _Transaction:
         self._store = store
 
     def __enter__(self) -> sqlite3.Connection:
+        if not self._store.turn.acquire(timeout=BUSY_TIMEOUT_MS / 1000):
+            raise JournalUnavailable(f"{self._store.path}: other runs of this process are writing")
         try:
             self._db = self._store.connection()
             self._db.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as e:
-            raise _wrap(self._store.path, e) from e
+        except BaseException as e:
+            self._store.turn.release()
+            if isinstance(e, sqlite3.Error):
+                raise _wrap(self._store.path, e) from e
+            raise
         return self._db
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self._leave(error)
+        finally:
+            self._store.turn.release()
+
+    def _leave(self, error: BaseException | None) -> None:
         try:
             if error is None:
                 self._db.execute("COMMIT")
