@@ -83,7 +83,7 @@ def measure(contestants: list[Contestant], size: Size, say: Say, until_s: float)
         for n in range(size.rounds):
             each(f"latency, round {n + 1} of {size.rounds}", lambda row: _latency(row, children, size))
         for runs in PARALLEL:
-            each(f"{runs} runs at once", lambda row, runs=runs: _throughput(row, children, runs, size))  # type: ignore[misc]
+            each(f"{runs} runs at once", lambda row, runs=runs: _throughput(row, children, runs, size))  # type: ignore[misc]  # runs is bound now
         if shutil.which("strace"):
             each("fsyncs", lambda row: _fsyncs(row, children))
         else:
