@@ -10,6 +10,8 @@ import httpx
 import everstep
 
 WORLD = os.environ["WORLD_URL"]
+CHANGED = os.environ.get("EVERSTEP_IMAGE", "").endswith(":other-code")
+"""Stands for an image with other code in it: the same steps in another order."""
 
 
 async def call(method: str, path: str, body: dict[str, object] | None = None, key: str = "") -> httpx.Response:
@@ -73,7 +75,7 @@ async def run(
         elif pace_s:
             await everstep.sleep(pace_s)
         ticket = f"{goal}-{n}"
-        await think(ticket)
-        await file_ticket(ticket)
+        for step in (file_ticket, think) if CHANGED else (think, file_ticket):
+            await step(ticket)
         await (send_letter(ticket) if letters else send_mail(ticket))
     return f"{tickets} tickets done"
