@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from everstep.contract import StopReason, Termination
 from everstep.errors import Fenced
-from everstep.ids import JournalId
+from everstep.ids import Attempt, JournalId, Seq
 from tests.component.mock_cluster.agent import now_ms
 from tests.component.mock_cluster.rig import NAMESPACE, Rig, rig
 
@@ -67,6 +68,24 @@ async def test_a_crash_is_charged_and_a_new_attempt_follows(bench: Rig) -> None:
     await bench.until(lambda: bench.condition("hello", "Finished").startswith("True"), "the budget is used up")
     assert bench.condition("hello", "Succeeded") == "False/RestartsExhausted"
     assert bench.server.objects.made == ["hello-1", "hello-2", "hello-3"]
+
+
+async def test_what_a_person_changes_counts_whatever_characters_the_status_holds(bench: Rig) -> None:
+    """The status is written only over the one that was read, compared as the server's bytes: `<`, `&` and "…" are no others."""
+    await bench.operator().start()
+    await bench.apply("hello")
+    first = await bench.agent("hello-1")
+    await first.step("0")
+    said = Termination(StopReason.DIVERGED, "the code calls <step a & b> … at \u2028 'é'", Attempt(1), Seq(0), "")
+    await first.exit(65, message=said.to_json())
+    await bench.until(lambda: bench.condition("hello", "Succeeded") == "False/Diverged", "the run is refused")
+    assert "<step a & b> …" in str(bench.status("hello"))
+    run = dict(bench.run("hello"))
+    run["spec"] = {**run["spec"], "agent": {**run["spec"]["agent"], "image": "other:1"}}
+    run["metadata"] = {**run["metadata"], "generation": run["metadata"]["generation"] + 1}
+    await bench.server.objects.replace("agentruns", run)
+    await (await bench.agent("hello-2")).finish()
+    await bench.until(lambda: bench.condition("hello", "Succeeded").startswith("True"), "the run goes on")
 
 
 async def test_exit_zero_without_a_finished_record_is_no_success(bench: Rig) -> None:

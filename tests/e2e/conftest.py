@@ -133,6 +133,10 @@ def release(cluster: Cluster, kube: Kube, api_server: Kube) -> str:
         str(values),
         "--wait",
     )
+    # A release that is there already keeps its pod, whatever the tag now stands for.
+    operator = f"deployment/{RELEASE}-everstep"
+    kube("-n", SYSTEM, "rollout", "restart", operator)
+    kube("-n", SYSTEM, "rollout", "status", operator, "--timeout=120s", timeout_s=130)
     return RELEASE
 
 

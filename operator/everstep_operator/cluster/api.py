@@ -50,6 +50,18 @@ async def load_client(timeout_s: float) -> client.ApiClient:
     return client.ApiClient(configuration)
 
 
+_GO_ESCAPES: Final = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
+
+
+def wire_json(body: object) -> bytes:
+    """A request's body as the API server itself would write it: characters as they are, and `<`, `>`, `&` escaped.
+
+    A JSON patch's `test` of a string compares its *bytes* with those the server stores (evanphx/json-patch). Python's
+    `\\u2026` for "…" would be refused for ever: the status of a run with such a message could never be written again."""
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return text.translate(_GO_ESCAPES).encode()
+
+
 class TokenBucket:
     """Paces writes: `burst` at once, then `per_second`. `pause` holds all of them, when the server asks for it."""
 
@@ -126,15 +138,31 @@ class KubeApi:
         try:
             await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
             url = self._client.configuration.host.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
-            response = await self._client.rest_client.request(
-                method, url, headers=headers, body=body, _request_timeout=self._timeout
-            )
+            response = await self._send(method, url, headers, None if body is None else wire_json(body))
             raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             self._on_request(method, resource, "unreachable")
             raise ClusterUnavailable(f"{method} {path}: {type(e).__name__}: {e}") from e
         self._on_request(method, resource, str(response.status))
         return self._answer(method, path, int(response.status), raw, response.headers)
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None
+    ) -> aiohttp.ClientResponse:
+        """Through the client's own session, with our bytes: its `request` would encode the body in Python's way."""
+        rest = self._client.rest_client
+        if rest.pool_manager is None:
+            rest.pool_manager = rest._create_pool_manager()
+        return await rest.pool_manager.request(
+            method,
+            url,
+            headers=headers,
+            data=data,
+            timeout=self._timeout,
+            proxy=rest.proxy,
+            proxy_headers=rest.proxy_headers,
+            server_hostname=rest.configuration.tls_server_name or None,
+        )
 
     def _answer(self, method: str, path: str, status: int, raw: bytes, headers: Mapping[str, str]) -> Json:
         try:

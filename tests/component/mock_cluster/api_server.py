@@ -15,7 +15,16 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.component.mock_cluster.objects import ApiError, Change, Json, Objects, json_patch, matches, merge_patch
+from tests.component.mock_cluster.objects import (
+    ApiError,
+    Change,
+    Json,
+    Objects,
+    check_bytes_of_tests,
+    json_patch,
+    matches,
+    merge_patch,
+)
 
 KINDS = {
     "pods": ("", "v1", "Pod"),
@@ -153,11 +162,12 @@ class ApiServer:
         if call.verb == "delete":
             await objects.delete(call.plural, call.namespace, call.name, body.get("preconditions") or {})
             return web.json_response({"kind": "Status", "status": "Success"})
-        return web.json_response(await self._patch(call, request.headers["Content-Type"], body))
+        return web.json_response(await self._patch(call, request.headers["Content-Type"], body, await request.text()))
 
-    async def _patch(self, call: Call, content_type: str, body: Any) -> Json:
+    async def _patch(self, call: Call, content_type: str, body: Any, raw: str) -> Json:
         have = self.objects.get(call.plural, call.namespace, call.name)
         if content_type == "application/json-patch+json":
+            check_bytes_of_tests(body, raw)
             new = json_patch(have, body)
         elif content_type == "application/merge-patch+json":
             uid = (body.get("metadata") or {}).get("uid", have["metadata"]["uid"])

@@ -8,6 +8,7 @@ import asyncio
 import copy
 import json
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -141,6 +142,27 @@ def matches(item: Json, selector: str) -> bool:
         if name not in labels or (equals and labels[name] != value):
             return False
     return True
+
+
+_ESCAPED = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _strings(inner)
+
+
+def check_bytes_of_tests(operations: list[Json], raw: str) -> None:
+    """The real server compares the strings of a `test` as bytes, in its own JSON: characters as they are, <, > and & escaped.
+    Raises ApiError 422."""
+    for operation in operations:
+        for text in _strings(operation.get("value")) if operation["op"] == "test" else ():
+            if json.dumps(text, ensure_ascii=False).translate(_ESCAPED) not in raw:
+                raise ApiError(
+                    422, "Invalid", f"the server rejected our request due to an error in our request: {text!r}"
+                )
 
 
 def json_patch(document: Json, operations: list[Json]) -> Json:
