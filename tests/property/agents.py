@@ -11,6 +11,7 @@ from typing import Any
 
 import everstep
 from everstep import StepFailed
+from everstep.errors import BadCall
 from tests.property import outside
 from tests.property.outside import span_ms
 from tests.property.trees import Node
@@ -282,7 +283,7 @@ def _shown(result: object) -> Seen:
 
 
 @everstep.agent
-async def program(goal: str, tree: list[Any]) -> dict[str, Any]:
+async def agent(goal: str, tree: list[Any]) -> dict[str, Any]:
     it = Interpreter()
     seen: list[Seen] = []
     try:
@@ -295,11 +296,46 @@ async def program(goal: str, tree: list[Any]) -> dict[str, Any]:
     return {"seen": [seen, it.log], "drawn": it.drawn}
 
 
+# --- agents that go in rounds ------------------------------------------------------------------------------------
+
+
+@everstep.agent
+async def rounds(goal: str, tree: list[Any], carried: dict[str, Any] | None = None) -> dict[str, Any]:
+    """After each operation a snapshot, or once the agent begins anew; neither while something is still pending."""
+    state = everstep.restored(dict) or carried or {"at": 0, "seen": [], "log": [], "drawn": []}
+    if carried:
+        outside.world.ran.add("continue")
+    it = Interpreter()
+    it.log, it.drawn = state["log"], state["drawn"]
+    _, n, children = tree
+    for i in range(state["at"], len(children)):
+        try:
+            got = await it.do(children[i])
+        except (Oops, ExceptionGroup) as e:
+            got = type(e).__name__
+        except asyncio.CancelledError:  # as in `agent`
+            got = "cancelled by its own task group"
+        state["seen"].append(got)
+        state["at"] = i + 1
+        _round_ends(tree, state, anew=n % 4 > 0 and i == n % (len(children) - 1 or 1))
+    return {"seen": [state["seen"], it.log], "drawn": it.drawn}
+
+
+def _round_ends(tree: list[Any], state: dict[str, Any], *, anew: bool) -> None:
+    try:
+        if anew:
+            everstep.continue_as_new(tree=tree, carried=state)
+        everstep.snapshot(state)
+        outside.world.ran.add("snapshot")
+    except BadCall:  # a task that was left behind is still at work
+        state["log"].append("pending")
+
+
 # --- sync agents -------------------------------------------------------------------------------------------------
 
 
 @everstep.agent
-def sync_program(goal: str, tree: list[Any]) -> dict[str, Any]:
+def sync_agent(goal: str, tree: list[Any]) -> dict[str, Any]:
     drawn: list[str] = []
     outside.world.ran.add("sync_agent")
     return {"seen": [_sync(child, drawn) for child in tree[2]], "drawn": drawn}
@@ -331,4 +367,4 @@ def _sync_call(kind: str, n: int) -> Seen:
     return checked(kind, n, got)
 
 
-__all__ = ["program", "sync_program"]
+__all__ = ["agent", "rounds", "sync_agent"]

@@ -8,6 +8,7 @@
 (v)   each call has one outcome, which comes after it, and each result belongs to its call.
 """
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from everstep.errors import Terminated
 from everstep.journal.records import Finished, Intent, Record
 from everstep.journal.store import Store
 from everstep.testing import Ended
@@ -60,9 +62,9 @@ def check(seed: int, tree: Node | None = None, open_real: Callable[[], Store] | 
     end, allowed = _crashed(run, rng, moments, verdict)
     _check_end(run, allowed)
     _check_replay(run, end, verdict)
-    verdict.ran = run.world.ran | calm.world.ran
+    verdict.ran |= run.world.ran | calm.world.ran
     if fixed and not trees.is_risky(tree):
-        verdict.tied = tree[0] == "agent" and _tied(calm.records)
+        verdict.tied = tree[0] != "sync_agent" and _tied(calm.records)
         verdict.fixed = not verdict.tied
         if verdict.fixed and _lasting(calm_end) != _lasting(end):
             raise Broken(
@@ -87,24 +89,45 @@ def _undisturbed(run: CrashRun, verdict: Verdict) -> tuple[End, int]:
 def _crashed(run: CrashRun, rng: random.Random, moments: int, verdict: Verdict) -> tuple[End, Counter[str]]:
     """Its end, and how many starts more than one each key may have had for crashes."""
     left = rng.choice([1, 1, 2, 3])
+    cancel_at = rng.randint(1, moments) if run.may_be_cancelled and rng.random() < 0.2 else 0
+    options = {"cancel_grace_s": rng.choice([30, 1e8])} | ({"inbox_poll_s": 60} if cancel_at else {})
     allowed: Counter[str] = Counter()
     for _ in range(MAX_ATTEMPTS):
         before, told = Counter(run.bodies), _outcomes(run.records)
-        end: End = run.attempt(crash_at=f"any:{rng.randint(1, moments)}" if left else None)
+        disturbance = _disturbance(run, rng, moments) if left else {}
+        if cancel_at:
+            disturbance = _at(cancel_at, run.cancel) | {"crash_at": None}
+            cancel_at = 0
+            verdict.ran.add("person_cancels")
+        end: End = run.attempt(**options, **disturbance)
         verdict.attempts += 1
         started = run.bodies - before
         if again := told & set(started):
             raise Broken(f"(iii) recorded steps ran again: {sorted(again)}")
         if end.kind == "parked":
             _resume(run, end)
-        elif end.kind == "crashed":
+        elif end.kind == "crashed" or isinstance(end.error, Terminated):
             left -= 1
-            verdict.crashes += 1
+            verdict.crashes += end.kind == "crashed"
+            verdict.ran.add("lost" if end.kind == "crashed" else "terminated")
             allowed.update(set(started) - _outcomes(run.records))
             run.after_crash()
         else:
             return _ended(run, end), allowed
     raise Broken(f"not finished after {MAX_ATTEMPTS} attempts: {end}")
+
+
+def _disturbance(run: CrashRun, rng: random.Random, moments: int) -> dict[str, Any]:  # options of an attempt
+    """SIGKILL mostly, else SIGTERM. With fixed latencies there is no grace: time must not pass while agent code stands still."""
+    moment = rng.randint(1, moments)
+    if rng.random() < 0.8:
+        return {"crash_at": f"any:{moment}"}
+    return _at(moment, run.terminate) | {"grace_s": 0 if run.world.fixed else rng.choice([0, 60, 1e5])}
+
+
+def _at(moment: int, act: Callable[[], None]) -> dict[str, Any]:  # options of an attempt
+    reached = itertools.count(1)
+    return {"on_point": lambda _point: act() if next(reached) == moment else None}
 
 
 def _resume(run: CrashRun, end: End) -> None:
@@ -117,7 +140,9 @@ def _resume(run: CrashRun, end: End) -> None:
 
 def _ended(run: CrashRun, end: End) -> End:
     """A program may fail, but only by its own error."""
-    last = run.records[-1]
+    last = run.records[-1] if run.records else None
+    if isinstance(last, Finished) and last.outcome == "cancelled":
+        return end
     if isinstance(last, Finished) and (last.type or "Oops").rpartition(".")[2] in ("Oops", "ExceptionGroup"):
         return end
     raise Broken(f"ended {end.kind}: {type(end.error).__name__}: {end.message or end.error}")
@@ -142,8 +167,12 @@ def _check_end(run: CrashRun, allowed: Counter[str]) -> None:
         if count > 1:
             raise Broken(f"(v) {key} has {count} outcomes")
     ends = {r.key: r.seq for r in outcomes}
+    last = records[-1]
+    cancelled = isinstance(last, Finished) and last.outcome == "cancelled"
+    cut_off = cancelled and last.type == "TimeoutError"
+    asked = {r.key for r in records if r.kind == "uncertain"} if cancelled else set()  # it does not wait for answers
     for key, intent in intents.items():
-        if ends.get(key, 0) < intent.seq:
+        if ends.get(key, 0) < intent.seq and key not in asked and not cut_off:  # clean-up cut off leaves calls open
             raise Broken(f"(v) the call of {intent.name} at {key} has no outcome")
     failed = Counter(r.key for r in records if r.kind == "try_failed")
     for key, starts in run.bodies.items():

@@ -6,6 +6,7 @@ that record's time, and the outside answers as it would have. So a crashed run m
 
 import asyncio
 import contextvars
+import functools
 import logging
 import random
 from collections.abc import Callable
@@ -57,6 +58,8 @@ class Busy:
 
     def __getattr__(self, name: str) -> Any:  # any method of the store
         method = getattr(self._store, name)
+        if name == "append_soon":
+            return functools.partial(self._soon, method)
         if not asyncio.iscoroutinefunction(method):
             return self._reading if name == "read" else method
 
@@ -68,6 +71,19 @@ class Busy:
                 self.calls -= 1
 
         return counted
+
+    def _soon(
+        self, append_soon: Callable[..., bool], *args: Any, answered: Any, **kwargs: Any
+    ) -> bool:  # as the store's
+        def back(reply: object) -> None:
+            self.calls -= 1
+            answered(reply)
+
+        self.calls += 1
+        if append_soon(*args, answered=back, **kwargs):
+            return True
+        self.calls -= 1
+        return False
 
     async def _reading(self, *args: Any, **kwargs: Any) -> Any:  # as `read`
         self.calls += 1
@@ -86,7 +102,7 @@ class Slow:
         self._rng = rng
 
     def __getattr__(self, name: str) -> Any:  # any other method of the store
-        if name == "append_now":
+        if name in ("append_now", "append_soon"):
             raise AttributeError(name)
         return getattr(self._store, name)
 
@@ -101,12 +117,13 @@ class CrashRun(MemoryRun[dict[str, Any]]):
     """`open_real` gives the store of one attempt; what it holds is mirrored in memory, where the checks look."""
 
     def __init__(self, tree: Node, seed: int, *, fixed: bool, linger_s: float, open_real: Callable[[], Store] | None):
-        agent: Any = agents.sync_program if tree[0] == "sync_agent" else agents.program  # both kinds of agent
+        agent: Any = getattr(agents, tree[0])  # of any signature
         super().__init__(agent, "any", {"tree": tree}, seed=seed, park_linger_s=linger_s)
         self.clock: Clockwork = Clockwork(seed)
         self.world = outside.world = Outside(seed, self.clock.now_epoch_ms, fixed=fixed)
         self.open_real = open_real
         self.slow = not fixed and seed % 2 == 0
+        self.may_be_cancelled = not fixed and open_real is None
         self.busy: Busy | None = None
 
     def attempt(self, **options: Any) -> Any:  # an Ended

@@ -66,7 +66,7 @@ def keyed_by_finishing_order() -> None:
 
 def cancelled_without_a_record() -> None:
     """A cancelled call ends without an outcome."""
-    _set(StepDriver, "_abandon", lambda _self, _reason: False)
+    _set(StepDriver, "_abandon", lambda *_, **__: False)
 
 
 def abandoned_is_skipped() -> None:
@@ -176,9 +176,9 @@ def values_drawn_again() -> None:
     """A recorded value is drawn anew."""
     draw_value = Engine.draw_value
 
-    def draw(self: Engine, scope: Any, name: str, make: Any) -> Any:
+    def draw(self: Engine, scope: Any, name: str, make: Any, *rest: Any) -> Any:
         recorded = bool(self.history.claims)
-        value = draw_value(self, scope, name, make)
+        value = draw_value(self, scope, name, make, *rest)
         return make() if recorded else value
 
     _set(Engine, "draw_value", draw)

@@ -189,6 +189,7 @@ def hunt(order: Hunt) -> Caught:
 
 def spread(work: Callable[[In], Out], orders: list[In]) -> Iterator[Out]:
     """One process per core, a new one for each order; in whatever order they end."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")  # plain fork and the pool's threads do not go together
+    context.set_forkserver_preload(["tests.property.pool"])
     with context.Pool(min(len(orders), multiprocessing.cpu_count()), maxtasksperchild=1) as processes:
         yield from processes.imap_unordered(work, orders)

@@ -44,22 +44,26 @@ CONSTRUCTS = {
     "values": ("value",),
     "sync steps (.aio)": ("aio",),
     "sync agents": ("sync_agent",),
+    "snapshots": ("snapshot",),
+    "continue_as_new": ("continue",),
     "tries": ("put",),
     "failures": ("fail",),
     "at_most_once": ("pay",),
     "step time-outs": ("slow",),
     "steps without a probe": ("blind",),
+    "SIGTERM": ("terminated",),
 }
 """What is counted: each must occur (and run) in at least a tenth of the programs."""
 
 
 def program(seed: int) -> Node:
-    """The program of a seed: `["agent" | "sync_agent", n, operations]`."""
+    """The program of a seed: `["agent" | "rounds" | "sync_agent", n, operations]`."""
     rng = random.Random(f"program {seed}")
     if rng.random() < 0.13:
         return ["sync_agent", _n(rng), [_sync(rng, 0) for _ in range(rng.randint(2, 6))]]
     maker = _Maker(rng, risky=rng.random() < 0.3)
-    return ["agent", _n(rng), [maker.node(0, catches=False) for _ in range(rng.randint(2, 4))]]
+    kind = "rounds" if rng.random() < 0.35 else "agent"
+    return [kind, _n(rng), [maker.node(0, catches=kind == "rounds") for _ in range(rng.randint(2, 4))]]
 
 
 class _Maker:
@@ -107,7 +111,7 @@ def smaller(tree: Node) -> Iterator[Node]:
     kind, n, children = tree
     for i, child in enumerate(children):
         rest = children[:i] + children[i + 1 :]
-        if rest and (kind in WIDE or kind in ("agent", "sync_agent")):
+        if rest and (kind in WIDE or kind in ("agent", "rounds", "sync_agent")):
             yield [kind, n, rest]
         if child[2]:
             for grandchild in child[2]:

@@ -13,6 +13,7 @@ from everstep import NOT_DONE, Done, Probed
 from everstep.errors import Diverged
 from everstep.journal.records import Waited
 from everstep.run import debugging
+from everstep.run.agents import Agent
 from everstep.testing import Effects, MemoryRun, ScriptedModel, for_every_crash, replay, tool_call
 from everstep.testing.models import ScriptExhausted
 
@@ -285,3 +286,51 @@ def test_a_step_beyond_the_end_of_a_finished_run_does_not_run() -> None:
     with pytest.raises(Diverged, match=r"the run is finished, and the code goes on"):
         replay(run, as_it_is)
     assert effects == {"mail to ann": 1}
+
+
+@everstep.step(effect="read")
+async def hangs(n: int) -> int:
+    effects.happened(f"hangs {n}")
+    try:
+        await asyncio.sleep(1e5)
+    except asyncio.CancelledError:
+        await asyncio.sleep(1e5)
+    return n
+
+
+@everstep.agent
+async def cleans_up_for_long(goal: str) -> int:
+    try:
+        return await hangs(1)
+    finally:
+        await hangs(2)
+
+
+@everstep.agent
+async def leaves_at_once(goal: str) -> str:
+    try:
+        await hangs(1)
+    except asyncio.CancelledError:
+        return "cancelled"
+    return "never"
+
+
+@pytest.mark.parametrize("agent", [cleans_up_for_long, leaves_at_once])
+def test_c53_a_cancel_whose_clean_up_was_cut_off_replays_without_running_anything(
+    agent: Agent[..., object],
+) -> None:
+    """What was in flight when time was up stays as it was: a replay neither runs it nor waits for it."""
+    effects.clear()
+    run = MemoryRun[object](agent, "x")
+    points = iter(range(1000))
+    ended = run.attempt(
+        on_point=lambda _: run.cancel() if next(points) == 6 else None,
+        inbox_poll_s=1,
+        cancel_grace_s=30,
+        body_cancel_s=1e6,
+    )
+    assert ended.kind == "cancelled"
+    assert run.records[-1].type == "TimeoutError"
+    seen = dict(effects)
+    run.replay()
+    assert effects == seen

@@ -227,11 +227,28 @@ def _plain(messages: object) -> str:
     return json.dumps(messages, default=str, sort_keys=True)
 
 
+class _Plain(SimpleNamespace):
+    """Reads like openai's types: what is absent is None, and model_dump gives the data again."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+    def model_dump(self, *, exclude_none: bool = False, **_: object) -> dict[str, Any]:  # JSON
+        return {k: _dumped(v, exclude_none) for k, v in vars(self).items() if not (exclude_none and v is None)}
+
+
+def _dumped(value: object, exclude_none: bool) -> object:
+    if isinstance(value, _Plain):
+        return value.model_dump(exclude_none=exclude_none)
+    return [_dumped(v, exclude_none) for v in value] if isinstance(value, list) else value
+
+
 def _typed(data: dict[str, Any], kind: str) -> Any:  # openai's type, or an object that reads alike
     try:
         from openai.types import chat
     except ImportError:
-        return json.loads(json.dumps(data), object_hook=lambda d: SimpleNamespace(**d))
+        return json.loads(json.dumps(data), object_hook=lambda d: _Plain(**d))
     return getattr(chat, kind).model_validate(data)
 
 
