@@ -1,11 +1,12 @@
-"""`python -m everstep_operator.inspect result|steps|verify|export|public-key|fork …`: about a run's journal, on standard output.
+"""`python -m everstep_operator.inspect VERB …`: about a run's journal, on standard output.
 
-One JSON document; for `export` the lines of `everstep.journal.export`.
+Verbs: result, steps, verify, export, public-key, fork, budget. One JSON document; for `export` the lines of
+`everstep.journal.export`.
 
 Run by `kubectl everstep` through `kubectl exec`, since only the operator's pod reaches the journal and its keys; the right to it
-is `create pods/exec` in the operator's namespace. `fork` writes the journal of a run that waits for it;
-the others read and never write, and no verb writes into a journal that an attempt may own. What goes wrong is a document, too:
-{"error": message, "exit": code for the person's terminal}.
+is `create pods/exec` in the operator's namespace. `fork` writes the journal of a run that waits for it, `budget` an inbox
+entry; the others read and never write, and no verb writes into a journal that an attempt may own. What goes wrong is a
+document, too: {"error": message, "exit": code for the person's terminal}.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from everstep.journal.open import open_store
 from everstep.journal.signing import SigningRing
 from everstep.journal.store import Head, Store
 from everstep.run.attempt import SDK_VERSION
-from everstep_operator import forking
+from everstep_operator import budgeting, forking
 from everstep_operator.cluster.api import Json, KubeApi, TokenBucket, load_client
 from everstep_operator.cluster.client import Cluster
 from everstep_operator.journal_view import KEY_ID_FIELD
@@ -96,6 +97,8 @@ async def _answer(arguments: argparse.Namespace, settings: Settings, store: Stor
     chain, _ = await _chain(store, journal, anchor, await _keys(settings))
     if arguments.verb == "fork":
         return await forking.write_fork(store, chain, await _keys(settings), arguments, anchor)
+    if arguments.verb == "budget":
+        return await budgeting.add_entry(store, chain, arguments, anchor)
     if arguments.verb == "verify":
         return await inspect.verify_document(store, chain, run, anchor)
     if arguments.verb == "steps":
@@ -156,13 +159,14 @@ def _anchor(given: str | None) -> Head | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m everstep_operator.inspect", description=__doc__)
-    parser.add_argument("verb", choices=["result", "steps", "verify", "export", "public-key", "fork"])
+    parser.add_argument("verb", choices=["result", "steps", "verify", "export", "public-key", "fork", "budget"])
     parser.add_argument("--run", default="", help="name of the run, for messages")
     parser.add_argument("--namespace", default="", help="its namespace, for the export's header")
     parser.add_argument("--journal", default="", help="uid of the AgentRun")
     parser.add_argument("--anchor", help="SEQ:HASH of status.checkpoint")
     parser.add_argument("--timers", action="store_true", help="with steps: also durable timers")
     forking.add_arguments(parser)
+    budgeting.add_arguments(parser)
     return parser
 
 

@@ -14,8 +14,9 @@ from everstep.errors import ConfigError, JournalLost, JournalTampered
 from everstep.ids import Attempt, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.exported import check_export
+from everstep.journal.inbox import BudgetBody, read_body
 from everstep.journal.open import open_store
-from everstep.journal.records import Finished, Intent, Record, Result, RunStarted, encode
+from everstep.journal.records import Finished, Intent, Park, Record, Result, RunStarted, Waited, encode
 from everstep.journal.signing import SigningKey, SigningRing, read_public_keys
 from everstep.journal.store import AppendAnswer, Head, Sealed, Store
 from everstep_operator import inspect
@@ -228,3 +229,24 @@ def test_a_failed_run_prints_nothing_on_standard_output() -> None:
     assert (done.exit_code, done.stdout) == (1, "")
     assert "ValueError: no" in done.stderr
     assert "\x1b" not in done.stderr
+
+
+async def test_a_change_of_the_budget_becomes_an_inbox_entry_under_the_runs_key(
+    store: Store, settings: Settings
+) -> None:
+    records = story(1)[:3]
+    head = await write(store, *records)
+    words = ["budget", "--limits", '{"maxTokens": 400}', "--by", "jane", "--entry", "ab12"]
+    assert await ask(settings, *words) == {"run": "triage", "entry": "budget-0-ab12", "parked": False}
+    await ask(settings, *words)
+    (entry,) = await store.inbox_read(JOURNAL)
+    body = read_body(CHAIN, entry)
+    assert isinstance(body, BudgetBody)
+    assert (body.limits, body.by) == ({"maxTokens": 400}, "jane")
+    with pytest.raises(ConfigError, match="unknown field maxToken"):
+        await ask(settings, "budget", "--limits", '{"maxToken": 400}', "--entry", "x")
+    held = Waited(kind="budget", key="1", name="think")
+    await write(store, Park(seq=head.seq + 1, attempt=1, time=1_767_225_600_000, waits=[held]))
+    told = await ask(settings, *words)
+    assert (told["entry"], told["parked"]) == (f"budget-{head.seq + 1}-ab12", True)
+    assert len(await store.inbox_read(JOURNAL)) == 2

@@ -11,7 +11,7 @@ from tests.unit.test_cli_kubectl import Fake, fake
 from everstep.cli import kubectl_fork
 from everstep.journal.records import canonical
 from everstep.run.values import digest
-from everstep_operator.api.words import ANNOTATION_FORK, FORK_PENDING
+from everstep_operator.api.words import ANNOTATION_BUDGET, ANNOTATION_FORK, FORK_PENDING
 
 __all__ = ["fake"]
 
@@ -101,6 +101,23 @@ def test_what_the_operator_refuses_leaves_no_run(fake: Fake) -> None:
     assert done.returncode == 2
     assert "has no step 9. Run tuesday was removed again" in done.stderr
     assert fake.calls[-1][0] == "delete"
+
+
+def test_budget_goes_through_the_operators_pod_and_has_the_run_looked_at(fake: Fake) -> None:
+    fake.on("whoami", out={"status": {"userInfo": {"username": "jane@example.org"}}})
+    fake.on("get", "agentruns.everstep.dev", out=SOURCE)
+    fake.on("get", "deployments", out={"items": [OPERATOR]})
+    fake.on("exec", out={"run": "monday", "entry": "budget-9-ab", "parked": True})
+    fake.on("patch")
+    done = fake.run("budget", "monday", "--max-tokens", "400000", "--max-cost-usd", "none", "--reason", "half")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "budget of run monday changed by jane@example.org; the run goes on with it"
+    asked = dict(itertools.pairwise(next(call for call in fake.calls if call[0] == "exec")))
+    assert json.loads(asked["--limits"]) == {"maxTokens": 400000, "maxCostMicroUSD": None}
+    assert (asked["--by"], asked["--reason"]) == ("jane@example.org", "half")
+    patch = json.loads(fake.calls[-1][-1].removeprefix("--patch="))
+    assert patch == {"metadata": {"annotations": {ANNOTATION_BUDGET: "budget-9-ab"}}}
+    assert fake.run("budget", "monday").returncode == 2
 
 
 PENDING = {"annotations": {ANNOTATION_FORK: FORK_PENDING}}

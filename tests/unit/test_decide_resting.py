@@ -400,3 +400,33 @@ def test_suspended_before_it_began() -> None:
     assert turn.word == "Suspended/Suspended"
     assert turn.acts == []
     assert turn.status.attempt == 0
+
+
+HELD = Waited(kind="budget", key="3", name="think", reason="90 tokens spent, 0 reserved, 30 wanted, the limit is 100")
+
+
+def test_c59_a_run_parked_at_its_budget_says_so_and_costs_nothing() -> None:
+    turn = parked(HELD, HELD).turn()
+    assert turn.word == "Waiting/BudgetExceeded"
+    assert "the limit is 100, and 1 more: kubectl everstep budget triage --max-… raises it" in turn.message("Parked")
+    assert turn.status.waiting is not None
+    assert (turn.status.waiting.kind, turn.status.waiting.key, turn.status.waiting.name) == ("budget", "3", "think")
+    assert turn.acts == []
+    assert turn.decision.look_again_epoch_ms is None or turn.looks_again_in_s() >= 60
+    with_timer = parked(TIMER, HELD, wake=NOW + 60_000).turn()
+    assert with_timer.status.waiting is not None
+    assert with_timer.status.waiting.kind == "budget"
+    assert with_timer.looks_again_in_s() == 60
+
+
+@pytest.mark.parametrize(
+    ("entries", "wakes"),
+    [(("budget-7-aa",), True), (("budget-0-aa", "budget-5-bb", "budget-70-cc"), False), ((), False)],
+)
+def test_a_change_of_the_budget_wakes_the_park_it_was_made_for(entries: tuple[str, ...], wakes: bool) -> None:
+    """C42: one attempt for it, and none for a change that an earlier attempt has seen."""
+    turn = parked(HELD, inbox=entries).turn()
+    assert turn.status.attempt == (2 if wakes else 1)
+    if wakes:
+        assert turn.status.attempts[-1].inbox == entries
+        assert turn.status.attempts[-1].cause == "Answered"

@@ -14,7 +14,7 @@ from everstep.cli.options import anchor_head, directory_option, me, run_argument
 from everstep.clock import SystemClock
 from everstep.errors import ConfigError
 from everstep.ids import InboxId
-from everstep.journal.inbox import BudgetBody, make_entry
+from everstep.journal.inbox import BudgetBody, budget_entry_prefix, make_entry
 from everstep.journal.spend import Spend
 from everstep.journal.store import Store
 from everstep.local.files import LocalDir
@@ -113,8 +113,9 @@ def budget(run: str, reason: str, directory: Path, **limits: Any) -> None:  # An
         history = await inspect.read_history(store, chain, run, anchor_head(where, spec))
         if history.finished is not None:
             raise ConfigError(f"run {run} is over already: {history.summary}")
+        park = history.park.seq if history.park else 0
         body = BudgetBody(limits=changes, by=me(), reason=reason)
-        entry = make_entry(chain, InboxId(f"budget-{SystemClock().nonce()[:16]}"), body)
+        entry = make_entry(chain, InboxId(f"{budget_entry_prefix(park)}{SystemClock().nonce()[:16]}"), body)
         await store.inbox_add(spec.journal, entry)
         from everstep.cli.local_run import resume_command  # here: `local run` shows what these options give
 

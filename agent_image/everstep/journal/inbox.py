@@ -5,8 +5,9 @@
      "since": 1764532800000, "value": …, "by": "jane@example.org", "reason": "PO 4812"}
     {"type": "budget", "limits": {"maxTokens": 400000}, "by": "jane@example.org", "reason": "approved"}
 
-The entry's id makes it count once: `cancel-<generation>`, `settle-<HumanRequest uid>`, `budget-<random>`. The pod checks the
-MAC, copies the entry into the chain (`settled`, `cancel`, `budget_raised`) with its id, and skips ids it knows.
+The entry's id makes it count once: `cancel-<generation>`, `settle-<HumanRequest uid>`, `budget-<seq of the park, or 0>-<random>`.
+The pod checks the MAC, copies the entry into the chain (`settled`, `cancel`, `budget_raised`) with its id, and skips those it
+knows.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -53,6 +54,12 @@ class BudgetBody(BaseModel):
     """What changes, as in `budget_raised`."""
     by: str = ""
     reason: str = ""
+
+
+def budget_entry_prefix(park_seq: int) -> str:
+    """How the id of a change of the budget begins that was made while the run was parked by record `park_seq`; 0: while it was
+    not. What follows is random."""
+    return f"budget-{park_seq}-"
 
 
 InboxBody: TypeAlias = Annotated[CancelBody | SettleBody | BudgetBody, Field(discriminator="type")]

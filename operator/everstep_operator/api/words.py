@@ -40,6 +40,8 @@ ANNOTATION_REPIN: Final = "everstep.dev/repin"
 ANNOTATION_FORK: Final = "everstep.dev/fork"
 """On an AgentRun, by `kubectl everstep fork`: FORK_PENDING while its journal is being written, then `<source>#<step>`."""
 FORK_PENDING: Final = "pending"
+ANNOTATION_BUDGET: Final = "everstep.dev/budget"
+"""On an AgentRun, by `kubectl everstep budget`: id of the inbox entry just made. It only has the run looked at."""
 
 
 class Cond(enum.StrEnum):
@@ -137,6 +139,8 @@ class Reason(enum.StrEnum):
     # parked and suspended
     TIMER_PENDING = "TimerPending"
     STEP_UNCERTAIN = "StepUncertain"
+    BUDGET_EXCEEDED = "BudgetExceeded"
+    """A step does not fit the run's budget; a person may raise it."""
     TRIES_EXHAUSTED = "TriesExhausted"
     """A step with on_exhausted="ask" failed in all its tries; a person is asked."""
     SUSPENDED = "Suspended"

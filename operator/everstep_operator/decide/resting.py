@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from everstep.ids import EpochMs
+from everstep.journal.inbox import budget_entry_prefix
 from everstep.journal.records import Park
 from everstep_operator.api.models import AgentRunStatus, Waiting
 from everstep_operator.api.times import epoch_ms, rfc3339
@@ -100,9 +101,18 @@ def _wake(look: Look, park: Park, asked: Questions) -> tuple[Cause, tuple[str, .
     answers = questions.answered(look, asked)
     if answers:
         return Cause.ANSWERED, answers
+    raised = budget_entries(look, park)
+    if raised:
+        return Cause.ANSWERED, raised
     if attempts.repin_asked(look) and current(look).cause != Cause.SPEC_CHANGED:
         return Cause.SPEC_CHANGED, ()
     return (Cause.TIMER_DUE, ()) if look.past(wake_time(look, park)) else None
+
+
+def budget_entries(look: Look, park: Park) -> tuple[str, ...]:
+    """Changes of the budget that were made for this very park. A run that takes one up and parks again waits for another."""
+    inbox = look.journal.inbox if look.journal else frozenset()
+    return tuple(sorted(entry for entry in inbox if entry.startswith(budget_entry_prefix(park.seq))))
 
 
 def wake_time(look: Look, park: Park) -> EpochMs | None:
@@ -121,10 +131,12 @@ def _rest(look: Look, park: Park, asked: Questions) -> Plan:
     before = look.run.status.condition(Cond.PARKED)
     first_look = before is None or before.status != "True"
     unclear = any(q.wait.kind == "uncertain" for q in asked)
+    held = any(w.kind == "budget" for w in park.waits)
+    rest = Reason.BUDGET_EXCEEDED if held else Reason.TIMER_PENDING
     return Plan(
         look.status,
         Summary.UNCERTAIN if unclear else Summary.WAITING,
-        Reason.STEP_UNCERTAIN if unclear else Reason.TRIES_EXHAUSTED if asked else Reason.TIMER_PENDING,
+        Reason.STEP_UNCERTAIN if unclear else Reason.TRIES_EXHAUSTED if asked else rest,
         message,
         parked=True,
         look_again=None if look.cancelling else wake_time(look, park),
@@ -133,6 +145,10 @@ def _rest(look: Look, park: Park, asked: Questions) -> Plan:
 
 
 def _what(look: Look, park: Park, asked: Questions) -> str:
+    held = [w for w in park.waits if w.kind == "budget"]
+    if held and not asked:
+        more = f", and {len(held) - 1} more" if len(held) > 1 else ""
+        return f"{held[0].reason}{more}: kubectl everstep budget {look.run.name} --max-… raises it"
     if not asked:
         return f"until {rfc3339(EpochMs(park.wake))}" if park.wake is not None else "nothing to wake it"
     names = ", ".join(f"{q.wait.name or 'step'} #{q.wait.key}" for q in asked[:3]) + (" …" if len(asked) > 3 else "")
@@ -168,7 +184,8 @@ def _end(look: Look, class_: LossClass, reason: str) -> AgentRunStatus:
 
 def _waiting(status: AgentRunStatus, park: Park, asked: Questions) -> AgentRunStatus:
     question = asked[0] if asked else None
-    wait = question.wait if question else (park.waits[0] if park.waits else None)
+    held = sorted(park.waits, key=lambda w: w.kind != "budget")  # a timer beside it is not what people want to know
+    wait = question.wait if question else (held[0] if held else None)
     waiting = Waiting(
         kind=wait.kind if wait else "timer",
         request=question.request.name if question and question.request else None,
