@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         EverstepError,
         JournalError,
         JournalUnavailable,
+        MaybeDone,
         NotDone,
         NotInRun,
         NotJSON,
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
     from everstep.run.adhoc import run_step
     from everstep.run.agents import agent
     from everstep.run.apart import per_attempt, resource
+    from everstep.run.artifacts import Artifact
     from everstep.run.durable import (
+        artifact,
         idempotency_key,
         is_replaying,
         logger,
@@ -79,7 +82,9 @@ _HOME = {
     "everstep.run.several": ("Winner", "first"),
     "everstep.run.heartbeat": ("heartbeat", "heartbeat_details"),
     "everstep.run.probe": ("Done", "NOT_DONE", "UNKNOWN", "Probed"),
+    "everstep.run.artifacts": ("Artifact",),
     "everstep.run.durable": (
+        "artifact",
         "idempotency_key",
         "is_replaying",
         "logger",
@@ -105,6 +110,7 @@ _HOME = {
         "EverstepError",
         "JournalError",
         "JournalUnavailable",
+        "MaybeDone",
         "NotDone",
         "NotInRun",
         "NotJSON",
@@ -154,6 +160,8 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "heartbeat",
     "heartbeat_details",
     "say",
+    "artifact",
+    "Artifact",
     "logger",
     "is_replaying",
     "errors",
@@ -169,6 +177,7 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "EverstepError",
     "JournalError",
     "JournalUnavailable",
+    "MaybeDone",
     "NotDone",
     "NotInRun",
     "NotJSON",

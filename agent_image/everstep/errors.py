@@ -170,6 +170,11 @@ class NotDone(TerminalError):
     """Raised by an at_most_once body (or returned by a probe) to say: the effect surely did not happen; it may be tried again."""
 
 
+class MaybeDone(TerminalError):
+    """Raised by an at_most_once body to say: the effect may have happened, nobody knows (a connection broke in the middle of a
+    call). The step is then uncertain, and not failed: its probe or a person decides. Of other classes it is a failure as any."""
+
+
 class StopRun(BaseException):
     """Base of the signals that end a run's process. Never caught by agent code's `except Exception`."""
 

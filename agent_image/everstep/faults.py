@@ -27,6 +27,8 @@ POINTS: dict[str, str] = {
     "after_intent": "the intent is confirmed, the body has not started (M2)",
     "in_body": "the body is about to run, tools not yet called",
     "after_effect": "the body returned, its result is not queued yet (M3)",
+    "before_artifact": "the body is over, none of its files is kept yet",
+    "after_artifact": "its files are kept, its result is not queued yet",
     "in_stream": "a chunk of a model's stream arrived and was passed on; its final message did not",
     "after_live": "words of a step are in the live stream; they prove nothing",
     "after_result": "the result is queued, not yet written",

@@ -293,3 +293,36 @@ def test_say_shows_what_a_step_of_ones_own_is_doing() -> None:
     assert marks == [("0", 1, "abandoned"), ("0", 2, "end"), ("1", 1, "end")]
     with pytest.raises(everstep.BadCall):
         everstep.say("outside")
+
+
+def test_a_crash_at_every_moment_of_a_stream(server: ModelServer) -> None:
+    """The result is the same, the message is journaled once, and the words of each lost process are marked."""
+
+    @everstep.step(effect="read")
+    async def note(text: str) -> str:
+        return text
+
+    @everstep.agent
+    async def ask(goal: str) -> str:
+        client = everstep.wrap(openai.AsyncOpenAI(api_key="k", base_url=server.url))
+        await note("before")
+        stream = await client.chat.completions.create(model="m", messages=ASK, stream=True)
+        text = "".join([c.choices[0].delta.content or "" async for c in stream])
+        return await note(text)
+
+    moment = 1
+    while (run := run_of(ask)).attempt(crash_at=f"any:{moment}").kind == "crashed":
+        asked = len(server.requests)
+        assert run.run() == TEXT, moment
+        assert len(server.requests) - asked <= 1
+        run.replay()
+        assert [r.name for r in run.records if r.kind == "result"].count("openai.chat.completions") == 1
+        entries = said(run)
+        spoke = {e.attempt for e in entries if e.kind == "text"}
+        words = "".join(e.text for e in entries if e.attempt == max(spoke, default=1))
+        # What was said in the last moment of a process is lost with it; the message is in the journal.
+        assert words == TEXT if len(server.requests) > asked else TEXT.startswith(words), moment
+        dead = {e.attempt for e in entries if e.kind == "abandoned"}
+        assert spoke - {max(spoke, default=1)} <= dead <= {1}, moment
+        moment += 1
+    assert moment > 25

@@ -60,6 +60,8 @@ ELSEWHERE: dict[str, str] = {
     "before_segment": "test_long_runs",
     "after_segment": "test_long_runs",
     "in_stream": "test_streams",
+    "before_artifact": "test_artifacts",
+    "after_artifact": "test_artifacts",
     "after_live": "test_streams",
     "before_fork": "test_forks",
     "in_fork": "test_forks",

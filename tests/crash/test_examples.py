@@ -21,7 +21,11 @@ EXAMPLES = REPOSITORY / "agent_image" / "examples"
 
 
 def test_every_example_is_tested_here() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"hello", "triage"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        "hello",
+        "triage",
+        "plain_loop",
+    }  # the loops: test_plain_loop
 
 
 @pytest.fixture(scope="module")

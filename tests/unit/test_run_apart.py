@@ -57,6 +57,31 @@ def test_a_resource_is_opened_once_per_attempt_and_closed_at_its_end() -> None:
     assert opened[2].calls == 0
 
 
+def test_a_resource_of_module_level_serves_one_block_after_another() -> None:
+    opened = 0
+
+    def make() -> Session:
+        nonlocal opened
+        opened += 1
+        return Session()
+
+    shared = everstep.resource(make)
+
+    @everstep.agent
+    async def agent(goal: str) -> str:
+        async with shared as first:
+            text = await everstep.run_step("ask", first.ask, "a", effect="read")
+            with pytest.raises(everstep.BadCall, match="entered twice"):
+                await shared.__aenter__()
+        async with shared as second:
+            return text + await everstep.run_step("ask", second.ask, "b", effect="read")
+
+    run = MemoryRun[str](agent)
+    assert run.attempt(crash_at="after_effect:1").kind == "crashed"
+    assert run.run() == "AB"
+    assert opened == 3
+
+
 def test_agent_code_stands_still_while_a_resource_opens() -> None:
     order: list[str] = []
 

@@ -360,3 +360,34 @@ def test_steps_side_by_side_are_announced_together() -> None:
     run: MemoryRun[int] = MemoryRun(wide, "go")
     assert run.run() == 4950
     assert run.reached.count("before_append") <= 2 + 2 + 4  # 64 records go in one append
+
+
+def test_a_task_that_a_finalizer_makes_has_no_key() -> None:
+    """HTTP clients close themselves in `__del__`, which the garbage collector calls in the middle of agent code, or not."""
+    closed: list[int] = []
+
+    class Client:
+        def __del__(self) -> None:
+            asyncio.get_running_loop().create_task(self._close(id(self)))
+
+        @staticmethod
+        async def _close(which: int) -> None:
+            closed.append(which)
+
+    drops = iter([True, False])
+
+    @everstep.step(effect="read")
+    async def look(n: int) -> int:
+        return n
+
+    @everstep.agent
+    async def agent(goal: str) -> list[int]:
+        client = everstep.per_attempt(Client) if next(drops) else None
+        del client
+        return list(await asyncio.gather(look(1), look(2)))
+
+    run = MemoryRun[list[int]](agent)
+    assert run.run() == [1, 2]
+    assert len(closed) == 1
+    run.replay()
+    assert {r.key for r in run.records if r.kind == "intent"} == {"t0/0", "t1/0"}

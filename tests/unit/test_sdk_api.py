@@ -20,13 +20,13 @@ NAMES = """
     patched deprecate_patch
     restored snapshot continue_as_new
     idempotency_key report_usage
-    heartbeat heartbeat_details say
+    heartbeat heartbeat_details say artifact Artifact
     logger is_replaying errors testing
     AgentFailed BadCall BadStep
     BudgetExceeded
     Cancelled ConfigError
     ContinuedAsNew
-    Diverged EverstepError JournalError JournalUnavailable NotDone NotInRun NotJSON OutsideStep Parked
+    Diverged EverstepError JournalError JournalUnavailable MaybeDone NotDone NotInRun NotJSON OutsideStep Parked
     ResourceFailed
     StepFailed TooManySteps ValueTooLarge
 """.split()  # noqa: SIM905 - easier to read and to change

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol, cast
 from everstep import faults
 from everstep.adapters import streams
 from everstep.budget import Reserve
-from everstep.errors import BadCall, StepFailed
+from everstep.errors import BadCall, MaybeDone, StepFailed
 from everstep.journal.records import EffectClass, Json
 from everstep.run.durable import idempotency_key, report_usage, say
 from everstep.run.retry import Retry
@@ -132,9 +132,10 @@ def wrapped(client: Any, library: Library, options: Options) -> object:  # a cli
     )
     twin: Any = object.__new__(twin_class)  # of the client's class
     for name, value in vars(client).items():
-        # A resource that was made already calls the client it was made for; it is made anew at its first use.
+        # A resource that was made already calls the client it was made for: it is made anew, at its first use or (of older
+        # versions) here.
         if not isinstance(inspect.getattr_static(kind, name, None), functools.cached_property):
-            twin.__dict__[name] = value
+            twin.__dict__[name] = type(value)(twin) if getattr(value, "_client", None) is client else value
     return twin
 
 
@@ -157,14 +158,17 @@ class _Calls:
     _everstep_library: Library
     _everstep_options: Options
 
+    def _everstep_effect(self, request: Request) -> EffectClass:
+        library, options = self._everstep_library, self._everstep_options
+        return options.effect_of(_short(request), library.effect(request.method, request.path, request.body))
+
     def _everstep_step(self, request: Request, body: Callable[..., Any], template: Step[..., Any]) -> Step[..., Any]:
         """The step of one request."""
         library, options = self._everstep_library, self._everstep_options
-        short = ".".join(part for part in request.path.split("/") if part and part != "v1")[:100]
         step = copy.copy(template)
         step.fn = body
-        step.name = f"{options.name or library.name}.{short}"
-        step.effect = options.effect_of(short, library.effect(request.method, request.path, request.body))
+        step.name = f"{options.name or library.name}.{_short(request)}"
+        step.effect = self._everstep_effect(request)
         step.timeout_s = options.timeout_s
         step.retry = options.retry or retry_of(
             library.name, int(cast(Any, self).max_retries)
@@ -203,6 +207,11 @@ class _Calls:
         return rebuilt_error(self._everstep_library.name, failed, cast(Any, self))
 
 
+def _short(request: Request) -> str:
+    """`chat.completions` for /v1/chat/completions."""
+    return ".".join(part for part in request.path.split("/") if part and part != "v1")[:100]
+
+
 def report(library: Library, data: Json) -> None:
     """Report an answer's usage, in a step's body."""
     used_in, used_out = library.usage(data)
@@ -224,9 +233,10 @@ class _AsyncCalls(_Calls):
         request = request_of(options, cast_to, self._everstep_library.name)
         if stream:
             return self._everstep_stream(own, request, cast_to, options, stream_cls)
+        effect = self._everstep_effect(request)
 
         async def body(method: str, path: str, query: Any, body: Any) -> Any:  # JSON
-            with told_errors():
+            with told_errors(self._everstep_library.name, effect):
                 return self._everstep_told(await own(cast_to, once(options, body), **more))
 
         step = cast("AsyncStep[..., Any]", self._everstep_step(request, body, _ASYNC))
@@ -242,12 +252,12 @@ class _AsyncCalls(_Calls):
         """A stream as a step: its final message is the result. Gives the library's kind of stream."""
         library, scope = self._everstep_library, SCOPE.get()
         assert scope is not None
-        shape = shape_of(library, request)
+        shape, effect = shape_of(library, request), self._everstep_effect(request)
 
         async def body(method: str, path: str, query: Any, body: Any) -> Any:  # JSON
             channel.begin_try()
             try:
-                with told_errors():
+                with told_errors(self._everstep_library.name, effect):
                     stream = await own(cast_to, once(options, body), stream=True, stream_cls=stream_cls)
                     try:
                         collector = shape(request.body)
@@ -287,9 +297,10 @@ class _SyncCalls(_Calls):
         request = request_of(options, cast_to, self._everstep_library.name)
         if stream:
             return self._everstep_stream(own, request, cast_to, options, stream_cls)
+        effect = self._everstep_effect(request)
 
         def body(method: str, path: str, query: Any, body: Any) -> Any:  # JSON
-            with told_errors():
+            with told_errors(self._everstep_library.name, effect):
                 return self._everstep_told(own(cast_to, once(options, body), **more))
 
         step = cast("SyncStep[..., Any]", self._everstep_step(request, body, _SYNC))
@@ -305,10 +316,10 @@ class _SyncCalls(_Calls):
         """As of the async client, but the agent's own thread reads the stream as the step's body: the agent has its chunks when
         all are there. Whoever watches the run sees them as they come."""
         library = self._everstep_library
-        shape = shape_of(library, request)
+        shape, effect = shape_of(library, request), self._everstep_effect(request)
 
         def body(method: str, path: str, query: Any, body: Any) -> Any:  # JSON
-            with told_errors():
+            with told_errors(self._everstep_library.name, effect):
                 stream = own(cast_to, once(options, body), stream=True, stream_cls=stream_cls)
                 try:
                     collector = shape(request.body)
@@ -396,12 +407,18 @@ def once(options: Any, body: Json) -> Any:  # the library's own type
 
 
 class told_errors:  # noqa: N801  # reads as a function
-    """Gives the library's errors the data that the journal keeps of them: status and body."""
+    """Gives the library's errors the data that the journal keeps of them: status and body. A request that must happen once and
+    whose connection broke is not failed but in doubt."""
+
+    def __init__(self, library: str, effect: EffectClass) -> None:
+        self._lost = importlib.import_module(library).APIConnectionError if effect == "at_most_once" else ()
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, self._lost) or (self._lost and isinstance(error, StreamCut)):
+            raise MaybeDone(f"the request broke off: {type(error).__name__}: {error}") from error
         status = getattr(error, "status_code", None)
         if isinstance(error, Exception) and isinstance(status, int):
             error.data = {"status": status, "body": getattr(error, "body", None)}  # type: ignore[attr-defined]  # read by errordata

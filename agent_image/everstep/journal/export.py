@@ -29,6 +29,7 @@ from typing import Final
 
 from everstep.errors import ConfigError, JournalTampered
 from everstep.ids import EpochMs, JournalId, Seq
+from everstep.journal.blobnames import blobs_of
 from everstep.journal.canonical import canonical
 from everstep.journal.chain import Chain
 from everstep.journal.records import Json
@@ -230,4 +231,4 @@ def blob_names(record: bytes) -> list[str]:
     kept = data.get("kept")  # records that a snapshot or segment carries
     holders = [data, *(part for part in kept if isinstance(part, dict))] if isinstance(kept, list) else [data]
     fields = [field for holder in holders for field in holder.values() if isinstance(field, dict)]
-    return [field["$blob"] for field in fields if isinstance(field.get("$blob"), str)]
+    return [name for field in fields for name in blobs_of(field)]

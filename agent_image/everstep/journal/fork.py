@@ -23,6 +23,7 @@ from typing import Any
 
 from everstep.errors import ConfigError, JournalTampered
 from everstep.ids import Attempt, Owner, Seq
+from everstep.journal.blobnames import blobs_of
 from everstep.journal.canonical import canonical
 from everstep.journal.chain import Chain
 from everstep.journal.records import (
@@ -224,11 +225,9 @@ def _blobs(record: Record) -> Iterator[str]:
     for field, value in vars(record).items():
         if field == "applied":
             continue
-        if isinstance(value, dict) and isinstance(name := value.get("$blob"), str):
-            yield name
+        yield from blobs_of(value)
     for segment in _kept(record, "segment"):
-        if isinstance(value := segment.get("value"), dict) and isinstance(name := value.get("$blob"), str):
-            yield name
+        yield from blobs_of(segment.get("value"))
 
 
 def begin(fork: Fork, started: Mapping[str, Any]) -> list[Record]:  # fields of RunStarted

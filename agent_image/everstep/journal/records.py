@@ -12,7 +12,8 @@ Every record carries
     time     wall clock when it was made, epoch milliseconds
 
 Never pickle, never a class name that is imported: a planted payload stays data. A value (result, argument, state) is held as
-plain JSON in `value`; one above BLOB_OVER_BYTES is kept as a blob and `value` is `{"$blob": "<sha256>", "bytes": n}`.
+plain JSON in `value`; one above BLOB_OVER_BYTES is kept as a blob and `value` is `{"$blob": "<sha256>", "bytes": n}`. A result
+with files names their blobs in `parts`, too (everstep.run.artifacts).
 
 Outcome kinds reach agent code one at a time in journal order: result, failure, abandoned, fired, settled, wait_resolved, cancel.
 """

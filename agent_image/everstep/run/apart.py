@@ -46,6 +46,10 @@ class Apart:
             f"of a step, a timer or a branch that calls one: put it into a step, whose result is journaled."
         )
 
+    def holds(self, what: "Resource[Any]") -> bool:  # of any type
+        """Whether it is open."""
+        return what.task is not None and what.task in self._open
+
     async def open(self, what: "Resource[T]", scope: Scope) -> T:
         """Open it in a task of its own (some close only in the task that opened them), agent code standing still."""
         engine = self._engine
@@ -163,14 +167,21 @@ class Resource(Generic[T]):
         self.task: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
         self._plain = contextlib.ExitStack()
+        self._through: Callable[[Any], Any] = _as_it_is
+
+    def through(self, change: Callable[[Any], Any]) -> "Resource[T]":  # of any type
+        """The same resource; what it gives is passed through `change`."""
+        made: Resource[T] = Resource(self.factory, self.name, self.timeout_s)
+        made._through = change
+        return made
 
     async def __aenter__(self) -> T:
         scope = SCOPE.get()
         if scope is None:  # a unit test, or a step's body
-            return cast(T, await _enter(self._stack, self.factory))
-        if self.task is not None:
+            return cast(T, self._through(await _enter(self._stack, self.factory)))
+        if scope.engine.apart.holds(self):
             raise BadCall(f"resource {self.name} is entered twice; make one for each `async with`")
-        return await scope.engine.apart.open(self, scope)
+        return cast(T, self._through(await scope.engine.apart.open(self, scope)))
 
     async def __aexit__(self, *_: object) -> None:
         scope = SCOPE.get()
@@ -184,11 +195,12 @@ class Resource(Generic[T]):
         if scope is not None and not scope.engine.sync_agent:
             raise BadCall(f"resource {self.name} belongs to an async agent: write `async with everstep.resource(…)`")
         if scope is None:
-            return cast(T, _enter_plain(self._plain, self.factory))
+            return cast(T, self._through(_enter_plain(self._plain, self.factory)))
         try:
-            return cast(T, _context().run(_enter_plain, self._plain, self.factory))
+            opened = _context().run(_enter_plain, self._plain, self.factory)
         except Exception as e:
             scope.engine.apart.give_up(_failed(f"resource {self.name} could not be opened", e))
+        return cast(T, self._through(opened))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -276,6 +288,10 @@ def per_attempt(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> A
     if scope.engine.sync_agent:
         raise BadCall(f"per_attempt({name}): an async function cannot be awaited in a sync agent")
     return apart.run(_context().run(fn, *args, **kwargs), name)
+
+
+def _as_it_is(opened: object) -> object:
+    return opened
 
 
 async def _enter(stack: contextlib.AsyncExitStack, factory: Callable[[], object]) -> object:

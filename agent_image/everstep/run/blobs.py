@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from everstep.errors import JournalTampered, JournalUnavailable
 from everstep.ids import Seq
+from everstep.journal.blobnames import value_in
 from everstep.journal.chain import Chain
 from everstep.journal.records import Json
 from everstep.journal.sealing import Sealer
 from everstep.journal.store import Store
+from everstep.run.artifacts import Artifacts
 from everstep.run.values import digest
 
 if TYPE_CHECKING:
@@ -31,13 +33,20 @@ class Blobs:
         self._held: dict[str, bytes] = {}
         self.sealer: Sealer | None = None
         """Where the run is encrypted."""
+        self.artifacts = Artifacts(engine)
 
     def look_up(self, data: Json) -> tuple[bool, Json]:
-        """The value a record stands for, if it is here. (False, _): `load` it first."""
+        """The value a record stands for, if it is here, and its files are. (False, _): `load` it first."""
         if not (isinstance(data, dict) and "$blob" in data):
             return True, data
         raw = self._held.pop(data["$blob"], None)
-        return (False, None) if raw is None else (True, json.loads(raw))
+        if raw is None:
+            return False, None
+        kept = json.loads(raw)
+        if "parts" in data and not self.artifacts.in_place(kept["files"]):
+            self._held[data["$blob"]] = raw
+            return False, None
+        return True, value_in(data, kept)
 
     def seal(self, raw: bytes) -> tuple[str, bytes]:
         """The name of a blob, and the bytes to store under it."""
@@ -58,15 +67,21 @@ class Blobs:
             await self._patiently(lambda: self._engine.store.blob_put(self._engine.config.journal_id, name, kept))
 
     async def load(self, data: Json) -> None:
-        """Fetch one. Raises JournalTampered if it is missing or another one."""
+        """Fetch one, and put its files in place. Raises JournalTampered if it is missing or another one."""
         name = data["$blob"]
+        if name not in self._held:
+            self._held[name] = await self.fetch(name, "the value")
+        if "parts" in data:
+            await self.artifacts.restore(json.loads(self._held[name])["files"], data["parts"])
+
+    async def fetch(self, name: str, what: str) -> bytes:
+        """One blob's own bytes, proved. Raises JournalTampered."""
         raw = await self._patiently(lambda: self._engine.store.blob_get(self._engine.config.journal_id, name))
+        seq = Seq(self._engine.history.last_seq)
         if raw is None or digest(raw) != name:
-            what = "is missing" if raw is None else "was changed"
-            raise JournalTampered(f"the value kept as blob {name[:12]}… {what}", Seq(self._engine.history.last_seq))
-        self._held[name] = (
-            raw if self.sealer is None else self.sealer.open_blob(raw, Seq(self._engine.history.last_seq))
-        )
+            found = "is missing" if raw is None else "was changed"
+            raise JournalTampered(f"{what} kept as blob {name[:12]}… {found}", seq)
+        return raw if self.sealer is None else self.sealer.open_blob(raw, seq)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         clock = self._engine.clock
@@ -89,4 +104,5 @@ async def read_value(store: Store, chain: Chain, data: Json) -> Json:
     raw = await store.blob_get(chain.journal_id, data["$blob"])
     if raw is None or digest(raw) != data["$blob"]:
         raise JournalTampered(f"the value kept as blob {data['$blob'][:12]}… is missing or was changed", Seq(1))
-    return json.loads(raw if chain.sealer is None else chain.sealer.open_blob(raw, Seq(1)))
+    kept = json.loads(raw if chain.sealer is None else chain.sealer.open_blob(raw, Seq(1)))
+    return value_in(data, kept)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from everstep import faults
-from everstep.errors import LimitError, NotJSON, StopRun
+from everstep.errors import LimitError, MaybeDone, NotJSON, StopRun
 from everstep.ids import EpochMs, Seq
 from everstep.journal.inbox import SettleBody
 from everstep.journal.records import (
@@ -35,6 +35,7 @@ from everstep.run.tries import Tries
 from everstep.run.waits import Pause, Question
 
 if TYPE_CHECKING:
+    from everstep.run.artifacts import Noted
     from everstep.run.engine import Engine
 
 Used: TypeAlias = dict[str, Any]  # the fields `usage` and `unpriced` of a record, as far as they are known
@@ -54,6 +55,8 @@ class StepDriver:
         self.body: BodyRun | None = None
         self.question: Question | None = None
         self.pause: Pause | None = None
+        self._files: list[Noted] = []
+        """What the newest body wants kept."""
         self._waiting = False
         """Waits for a person, or long for its next try, and does not keep the run from parking."""
         self._total_first = False
@@ -146,6 +149,7 @@ class StepDriver:
         self.body, context = engine.bodies.start(call, self.tries, end_turn, self.details, left_s=left_s)
         end = await self.body.end
         self.body = None
+        self._files = context.files
         engine.live.ended(context, well=end.error is None and not end.cancelled)
         faults.reach("after_effect")
         return end, engine.gate.usage(context)
@@ -155,10 +159,10 @@ class StepDriver:
         engine, call = self.engine, self.call
         try:
             encoded = self.step.signature.result.encode(value)
+            data = await engine.keep(encoded, self._files)
         except LimitError as e:
             self._fail(type(e).__name__, str(e), None, took_ms, used)
             return
-        data = await engine.keep(encoded)
         engine.put_outcome(Result, call, value=data, took_ms=took_ms, **used)
         faults.reach("after_result")
 
@@ -180,6 +184,8 @@ class StepDriver:
         raised = end.error or asyncio.CancelledError("the body cancelled itself")
         if isinstance(raised, StopRun):
             raised = RuntimeError(f"the body raised {type(raised).__name__}, which only the engine may: {raised}")
+        if at_most_once and isinstance(raised, MaybeDone):
+            return await self._resolve(str(raised) or "its body does not know whether it was done", proved=False)
         return await self._failed_try(raised, took_ms, used)
 
     async def _failed_try(self, error: BaseException, took_ms: int, used: Used, *, expired: bool = False) -> bool:

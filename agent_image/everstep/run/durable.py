@@ -2,13 +2,17 @@
 
 import asyncio
 import logging
+import os
 import uuid as uuid_
 from collections.abc import Awaitable, Callable, Generator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everstep.errors import BadCall, NotInRun
 from everstep.run.scope import BODY, SCOPE, BodyContext, Scope
+
+if TYPE_CHECKING:
+    from everstep.run.artifacts import Artifact
 
 
 class _Slept(Awaitable[None]):
@@ -118,6 +122,23 @@ def report_usage(
         body.tokens[model] = (had[0] + input_tokens, had[1] + output_tokens)
 
 
+def artifact(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> "Artifact":
+    """Inside a step's body: keep a file that it made. When the body is over, the file's content is kept beside the journal, and
+    whenever the step's result is given to agent code, in this pod or another, the file is at its path again, with that content
+    and mode. Annotate the step's result with everstep.Artifact to return it.
+
+    path       a file; a relative path counts from the process's working directory
+    max_bytes  bound on its size; default 256 MiB
+
+    Raises BadCall outside a body, ValueTooLarge, OSError if there is no such file."""
+    from everstep.run.artifacts import ARTIFACT_MAX_BYTES, Artifact, note
+
+    body = _body("artifact")
+    noted = note(path, ARTIFACT_MAX_BYTES if max_bytes is None else max_bytes)
+    body.files[:] = [*(file for file in body.files if file.path != noted.path), noted]
+    return Artifact(path=noted.path, sha256=noted.sha256, size=noted.size)
+
+
 def say(text: str) -> None:
     """Inside a step's body: show text to whoever watches the run (`everstep local live RUN`), as the step works. It goes to the
     live stream, not to the journal, with step, attempt, try and offset; what a dead try has said is marked. From any thread."""
@@ -164,6 +185,7 @@ def _body(what: str) -> BodyContext:
 
 
 __all__ = [
+    "artifact",
     "idempotency_key",
     "is_replaying",
     "logger",

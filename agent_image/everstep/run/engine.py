@@ -41,6 +41,7 @@ from everstep.run.values import Encoded
 
 if TYPE_CHECKING:
     from everstep.run.agents import Agent
+    from everstep.run.artifacts import Noted
     from everstep.run.sync_agent import SyncAgentThread
 
 R = TypeVar("R", bound=Record)
@@ -283,11 +284,16 @@ class Engine:
     @staticmethod
     def needs_blob(encoded: Encoded) -> bool:
         """Large values, and data that looks like a reference to a blob, are kept apart."""
-        return len(encoded.raw) > BLOB_OVER_BYTES or (isinstance(encoded.data, dict) and "$blob" in encoded.data)
+        data = encoded.data
+        return len(encoded.raw) > BLOB_OVER_BYTES or (
+            isinstance(data, dict) and ("$blob" in data or "$artifact" in data)
+        )
 
-    async def keep(self, encoded: Encoded) -> Json:
-        """The value as it stands in a record; a blob is stored before the record that names it. Repeats while the store is away,
-        as long as the writer would."""
+    async def keep(self, encoded: Encoded, files: "list[Noted] | None" = None) -> Json:
+        """The value as it stands in a record; a blob is stored before the record that names it, and so are the files of a body.
+        Repeats while the store is away, as long as the writer would."""
+        if files:
+            return await self.delivery.blobs.artifacts.keep(encoded.data, files)
         if not self.needs_blob(encoded):
             return encoded.data
         return {"$blob": await self.delivery.blobs.put(encoded.raw), "bytes": len(encoded.raw)}

@@ -79,7 +79,8 @@ def refuse(what: str) -> NoReturn:
     file, line, source = _place()
     raise OutsideStep(
         f"{file}:{line}: {source!r} opens {what} in agent code, where it would happen again at each replay. "
-        f'Put it into the body of a step: a function with @everstep.step(effect="read" | "idempotent" | "at_most_once")'
+        f'Put it into the body of a step: a function with @everstep.step(effect="read" | "idempotent" | "at_most_once"). '
+        f"A client or session that steps use is opened with everstep.resource(…)"
     )
 
 

@@ -5,13 +5,14 @@ the store is away. The store takes it from the live attempt only, and a refusal 
 """
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from everstep import faults
-from everstep.errors import Fenced, JournalUnavailable
+from everstep.errors import EverstepError, Fenced
 from everstep.ids import Owner
 from everstep.journal.live import TEXT_MAX_BYTES, Kind, LiveEntry, LiveStore
 from everstep.journal.records import Intent
@@ -28,6 +29,8 @@ GATHER_S = 0.05
 BUFFER_ENTRIES = 2000
 ADD_ENTRIES = 200
 """Entries in one write: keeps the script short."""
+AWAY_S = 1.0
+"""Before the next write while the store does not take any."""
 CLOSE_S = 1.0
 
 
@@ -54,6 +57,7 @@ class Live:
         self._tries: dict[tuple[str, int], _Said] = {}
         self._flusher: asyncio.Task[None] | None = None
         self._over = False
+        self._writing = asyncio.Lock()
 
     # --- what is said -------------------------------------------------------------------------------------------
 
@@ -62,7 +66,8 @@ class Live:
 
         def say(text: str) -> None:
             if text and self._store is not None and not self._over:
-                self._engine.loop.call_soon_threadsafe(self._say, body, text, context=contextvars.Context())
+                with contextlib.suppress(RuntimeError):  # a thread that was left behind, and the loop is closed
+                    self._engine.loop.call_soon_threadsafe(self._say, body, text, context=contextvars.Context())
 
         return say
 
@@ -104,7 +109,7 @@ class Live:
         try:
             if not lost or not await self._store.live_read(self._engine.config.journal_id, 0, 1):
                 return
-        except JournalUnavailable:
+        except EverstepError:
             return
         for intent in lost:
             self._put(self._abandoned(intent))
@@ -129,28 +134,35 @@ class Live:
     async def _flush(self) -> None:
         try:
             while self._buffer and not self._over:
-                await self._write()
-                await asyncio.sleep(GATHER_S)
+                there = await self._write()
+                await asyncio.sleep(GATHER_S if there else AWAY_S)
         finally:
             self._flusher = None
 
-    async def _write(self) -> None:
-        assert self._store is not None
+    async def _write(self) -> bool:
+        """False: the store is away."""
+        async with self._writing:  # one after the other, so that words stay in order
+            return await self._write_batch()
+
+    async def _write_batch(self) -> bool:
+        if self._store is None or not self._buffer:
+            return True
         batch, self._buffer = self._buffer[:ADD_ENTRIES], self._buffer[ADD_ENTRIES:]
         config = self._engine.config
         try:
             reply = await self._store.live_add(
                 config.journal_id, config.attempt, self._owner, [self._to_bytes(entry) for entry in batch]
             )
-        except JournalUnavailable as e:
+        except EverstepError as e:
             self._engine.log.debug("the live stream lost %d entries: %s", len(batch), e)
             self._buffer.insert(0, replace(batch[0], kind="dropped", text=""))
-            return
+            return False
         if reply.answer is not ClaimAnswer.OK:
             self._over = True
             self._engine.stop(Fenced(f"attempt {reply.attempt} has replaced attempt {config.attempt}", reply.attempt))
-            return
+            return True
         faults.reach("after_live")
+        return True
 
     def _to_bytes(self, entry: LiveEntry) -> bytes:
         if self._sealer is not None and entry.text:
@@ -162,8 +174,8 @@ class Live:
         if self._buffer and not self._over:
             try:
                 async with asyncio.timeout(CLOSE_S):
-                    while self._buffer and not self._over:
-                        await self._write()
+                    while self._buffer and not self._over and await self._write():
+                        pass
             except TimeoutError:
                 pass
         self._over = True

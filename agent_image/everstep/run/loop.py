@@ -11,8 +11,10 @@ process), `call_at` and `call_later` make durable timers, `time` is run time, an
 
 import asyncio
 import contextvars
+import inspect
 import itertools
 import selectors
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, NoReturn, TypeVar
@@ -256,6 +258,8 @@ class AgentLoop(asyncio.SelectorEventLoop):
         scope = SCOPE.get()
         if scope is None:
             return self._hidden(super().create_task(coro, name=name, context=context))
+        if _in_finalizer() and inspect.iscoroutine(coro):
+            return self.engine_task(coro, name or "of a finalizer")
         scope.engine.streams.check()
         # A context that was passed in is copied: two tasks that share one would share a scope, and so their keys.
         child = contextvars.copy_context() if context is None else context.copy()
@@ -289,6 +293,19 @@ class AgentLoop(asyncio.SelectorEventLoop):
         if SCOPE.get() is not None:
             raise BadCall("an agent cannot set a task factory: the order of its tasks is part of its journal")
         super().set_task_factory(factory)
+
+
+def _in_finalizer() -> bool:
+    """Whether `__del__` makes this task, as those of HTTP clients do to close themselves. It runs whenever the garbage collector
+    pleases, in the middle of agent code too, so its task must have no key and no turn there."""
+    frame = sys._getframe(2)
+    for _ in range(3):  # loop.create_task, asyncio.create_task, and a helper in between
+        if frame.f_code.co_name == "__del__":
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
 
 
 async def _aclose(agen: AsyncGenerator[Any, Any]) -> None:  # any generator

@@ -22,6 +22,7 @@ from everstep.ids import StepKey
 from everstep.journal.records import Json
 
 if TYPE_CHECKING:
+    from everstep.run.artifacts import Noted
     from everstep.run.engine import Engine
     from everstep.run.heartbeat import Heart
 
@@ -90,6 +91,8 @@ class BodyContext:
     """None in a probe."""
     details: Json = None
     """Of the newest heartbeat of an earlier try."""
+    files: "list[Noted]" = field(default_factory=list)
+    """Files to keep with the result."""
     say: "Callable[[str], None] | None" = None
     """Puts text into the run's live stream; from any thread."""
 

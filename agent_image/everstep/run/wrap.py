@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar, cast, get_args
 from everstep.errors import BadStep, NotInRun
 from everstep.journal.records import EffectClass
 from everstep.run.adhoc import Reserving, is_async, make_step
+from everstep.run.apart import Resource
 from everstep.run.retry import Retry
 from everstep.run.scope import APART, BODY, SCOPE
 from everstep.run.steps import THREE_CLASSES, AsyncStep, OnUncertain, Step, SyncStep
@@ -61,6 +62,7 @@ def wrap(
 
         client = everstep.wrap(AsyncOpenAI())                       # known: openai, anthropic, an MCP ClientSession
         ask = everstep.wrap(ask, effect="read")                     # a function or any callable
+        tools = everstep.wrap(everstep.resource(open_session))      # what a resource gives, once it is open
         shop = everstep.wrap(shop, effects={"find": "read", "buy": "at_most_once", "currency": None})
 
     effect        the class of every call; needed for a callable, overrides what is known of a client
@@ -81,12 +83,19 @@ def wrap(
     for given in (effect, *options.effects.values()):
         if given is not None and given not in get_args(EffectClass):
             raise BadStep(f"effect {given!r} is none of the three:\n{THREE_CLASSES}")
+    return wrap_with(x, options)
+
+
+def wrap_with(x: T, options: Options) -> T:
+    """As `wrap`."""
     for kind in type(x).__mro__:
         adapter = _ADAPTERS.get(kind.__module__.partition(".")[0])
         if adapter is not None:
             found = importlib.import_module(f"everstep.adapters.{adapter}").wrapped(x, options)
             if found is not None:
                 return cast(T, found)
+    if isinstance(x, Resource):
+        return cast(T, x.through(lambda opened: wrap_with(opened, options)))
     if options.effects:
         return cast(T, Wrapped(x, options))
     if callable(x) and not inspect.isclass(x):

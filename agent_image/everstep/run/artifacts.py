@@ -1,0 +1,195 @@
+"""Files that a step made, kept with its result and put back where they were.
+
+`everstep.artifact(path)` in a body notes a file. When the body is over, its content is kept in blobs of at most CHUNK_BYTES,
+before the result that names them, and what the step gave is kept in one more:
+
+    value  {"$blob": <name of the whole>, "bytes": n, "parts": [<names of the chunks, file after file>]}
+    whole  {"$artifact": <the step's own value>, "files": [{"path", "sha256", "size", "mode", "parts": <how many chunks>}]}
+
+So a record names every blob that belongs to it and nothing of a file, and where a run is encrypted its files are, too. Before a
+result is given to agent code, its files are there: as they are, if the content is the same, else restored from the blobs (written
+beside, then renamed). So a pod that replays finds them as the one that ran the step left them.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from everstep import faults
+from everstep.errors import LimitError, ResourceFailed, ValueTooLarge
+from everstep.journal.records import Json, canonical
+from everstep.run.values import digest
+
+if TYPE_CHECKING:
+    from everstep.run.engine import Engine
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""Of one blob: no store minds it, and neither does the memory of a small pod."""
+ARTIFACT_MAX_BYTES = 256 * 1024 * 1024
+"""Above this a file is refused: every pod that replays would fetch it. Keep it in an object store and journal its address."""
+
+
+class Artifact(BaseModel):
+    """A file that was kept: what `everstep.artifact` gives. Plain data, so a step may return it; `open(artifact)` opens it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    """As it was given; a relative one counts from the process's working directory."""
+    sha256: str
+    size: int
+    """Bytes."""
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __str__(self) -> str:
+        return self.path
+
+
+class ArtifactChanged(LimitError):
+    """A file was changed or removed between `everstep.artifact` and the end of the body."""
+
+
+class Noted(BaseModel):
+    """A file of a body, as it stands in a record."""
+
+    path: str
+    sha256: str
+    size: int
+    mode: int
+    chunks: list[str]
+    """Digests of its parts."""
+
+
+def note(path: str | os.PathLike[str], max_bytes: int) -> Noted:
+    """Look at a file. Raises FileNotFoundError, IsADirectoryError, ValueTooLarge."""
+    name = os.fspath(path)
+    stat = os.stat(name)
+    if stat.st_size > max_bytes:
+        raise ValueTooLarge(
+            f"artifact {name} has {stat.st_size} bytes; the bound is {max_bytes} (max_bytes=). Keep it elsewhere and journal its "
+            f"address"
+        )
+    whole, chunks, size = hashlib.sha256(), [], 0
+    for chunk in _chunks(name):
+        whole.update(chunk)
+        size += len(chunk)
+        chunks.append(digest(chunk))
+    return Noted(path=name, sha256=whole.hexdigest(), size=size, mode=stat.st_mode & 0o777, chunks=chunks)
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
+class Artifacts:
+    """Of one attempt."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._in_place: dict[str, tuple[str, int, int]] = {}
+        """By path: the content that this process has seen there, with the size and time of the file then."""
+
+    async def keep(self, value: Json, files: list[Noted]) -> Json:
+        """Keep what a body noted, before its result. Raises ArtifactChanged, and what the store raises."""
+        faults.reach("before_artifact")
+        parts: list[str] = []
+        for file in files:
+            parts += await self._keep_file(file)
+        whole = canonical({"$artifact": value, "files": [_told(file) for file in files]})
+        name = await self._engine.delivery.blobs.put(whole)
+        faults.reach("after_artifact")
+        return {"$blob": name, "bytes": len(whole), "parts": parts}
+
+    async def _keep_file(self, file: Noted) -> list[str]:
+        blobs = self._engine.delivery.blobs
+        names: list[str] = []
+        try:
+            for chunk in _chunks(file.path):
+                if len(names) == len(file.chunks) or digest(chunk) != file.chunks[len(names)]:
+                    raise ArtifactChanged(f"artifact {file.path} was changed before the step was over")
+                name, kept = blobs.seal(chunk)
+                await blobs.store(name, kept)
+                names.append(name)
+        except OSError as e:
+            raise ArtifactChanged(f"artifact {file.path} cannot be read after the step: {e.strerror}") from e
+        if len(names) < len(file.chunks):
+            raise ArtifactChanged(f"artifact {file.path} was cut before the step was over")
+        self._seen(file.path, file.sha256)
+        return names
+
+    def in_place(self, files: list[Json]) -> bool:
+        """Whether this process knows that all of them are there."""
+        return all(self._known(file["path"]) == file["sha256"] for file in files)
+
+    async def restore(self, files: list[Json], parts: list[str]) -> None:
+        """Put them where they were. Raises JournalTampered if a blob is missing or another one, ResourceFailed if a file cannot
+        be written."""
+        left = iter(parts)
+        for file in files:
+            names = [next(left) for _ in range(file["parts"])]
+            if self._known(file["path"]) == file["sha256"]:
+                continue
+            if not _is_there(file):
+                try:
+                    await self._write(file, names)
+                except OSError as e:
+                    raise ResourceFailed(f"artifact {file['path']} cannot be put back: {e.strerror}") from e
+            self._seen(file["path"], file["sha256"])
+
+    async def _write(self, file: Json, names: list[str]) -> None:
+        target = Path(file["path"])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f".{target.name}.{self._engine.clock.nonce()[:12]}")
+        try:
+            with beside.open("wb") as out:
+                for name in names:
+                    out.write(await self._engine.delivery.blobs.fetch(name, f"a part of artifact {file['path']}"))
+            beside.chmod(file["mode"])
+            beside.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+    def _known(self, path: str) -> str | None:
+        seen = self._in_place.get(path)
+        return seen[0] if seen is not None and seen[1:] == _stamp(path) else None
+
+    def _seen(self, path: str, sha256: str) -> None:
+        stamp = _stamp(path)
+        if stamp is not None:
+            self._in_place[path] = (sha256, *stamp)
+
+
+def _told(file: Noted) -> Json:
+    return file.model_dump(exclude={"chunks"}) | {"parts": len(file.chunks)}
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _is_there(file: Json) -> bool:
+    """Whether the file has the content already."""
+    stamp = _stamp(file["path"])
+    if stamp is None or stamp[0] != file["size"]:
+        return False
+    whole = hashlib.sha256()
+    try:
+        for chunk in _chunks(file["path"]):
+            whole.update(chunk)
+    except OSError:
+        return False
+    return whole.hexdigest() == str(file["sha256"])
