@@ -1,12 +1,15 @@
 """Artifacts: kept with the result, restored where they were, and told apart from what a user returns."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 import everstep
+from everstep.journal.chain import Chain
 from everstep.journal.export import blob_names
+from everstep.journal.sealing import Sealer
 from everstep.testing import MemoryRun
 
 
@@ -76,6 +79,24 @@ def test_what_was_kept_is_proved_when_it_is_restored() -> None:
     assert "out/a.txt" in ended.message
     del run.store.blobs[run.journal_id, name]
     assert "is missing" in run.attempt(run_to_end=True).message
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_fork_takes_files_along_and_an_encrypted_run_hides_them(encrypted: bool) -> None:
+    run = MemoryRun[str](two_versions)
+    if encrypted:
+        run.chain = Chain(run.journal_id, None, Sealer(run.journal_id, {"k1": b"k" * 32}, os.urandom))
+    assert run.run() == "one/two"
+    kept = [*run.raw_records, *run.store.blobs.values()]
+    assert any(raw == b"one" or b"out/a.txt" in raw for raw in kept) is not encrypted
+    shutil.rmtree("out")
+    run.replay()
+    shutil.rmtree("out")
+    twin = run.fork("2")
+    assert twin.run() == "one/two"
+    shutil.rmtree("out")
+    twin.replay()
+    assert Path("out/a.txt").read_text(encoding="utf-8") == "two"
 
 
 def test_a_file_that_is_changed_before_the_step_is_over_fails_it() -> None:
