@@ -37,6 +37,7 @@ _EVENTS: dict[str, str] = {
 }
 _OWN = (
     "everstep/run/",
+    "everstep/adapters/",
     "asyncio/",
     "socket.py",
     "subprocess.py",
