@@ -66,6 +66,7 @@ class Live:
 
         def say(text: str) -> None:
             if text and self._store is not None and not self._over:
+                body.spoke = True
                 with contextlib.suppress(RuntimeError):  # a thread that was left behind, and the loop is closed
                     self._engine.loop.call_soon_threadsafe(self._say, body, text, context=contextvars.Context())
 
@@ -84,7 +85,7 @@ class Live:
 
     def ended(self, body: BodyContext, *, well: bool) -> None:
         """A body is over: what it said counts, or does not."""
-        if body.say is not None and self._store is not None:
+        if body.spoke:
             # After what it said last, which may still be on its way from a thread.
             self._engine.loop.call_soon_threadsafe(self._end, body, well, context=contextvars.Context())
 

@@ -95,6 +95,7 @@ class BodyContext:
     """Files to keep with the result."""
     say: "Callable[[str], None] | None" = None
     """Puts text into the run's live stream; from any thread."""
+    spoke: bool = False
 
 
 SCOPE: contextvars.ContextVar["Scope | None"] = contextvars.ContextVar("everstep_scope", default=None)
