@@ -45,7 +45,7 @@ from everstep_operator.decide.model import (
     SetRequestState,
 )
 from everstep_operator.errors import AlreadyExists, ClusterRefused, NotFound
-from everstep_operator.journal_view import Journals
+from everstep_operator.journal_view import Journals, anchor_to_tell
 from everstep_operator.memory import RunMemory
 from everstep_operator.metrics import Metrics
 from everstep_operator.settings import Settings
@@ -99,6 +99,8 @@ class Actor:
         """One turn: status, Events, actions. Stops at the first act that is not done."""
         if decision.status is not None and await self._patch_status(seen, decision.status, memory) is not Outcome.DONE:
             return Outcome.MOVED
+        if decision.status is not None:
+            await self._tell_anchor(seen, decision.status)
         for event in decision.events:
             await self._emit(seen, event)
         for action in decision.actions:
@@ -182,6 +184,17 @@ class Actor:
         self._metrics.actions.labels("PatchStatus", Outcome.DONE.value).inc()
         self._count_ends(before, patch.status)
         return Outcome.DONE
+
+    async def _tell_anchor(self, seen: Observed, patch: PatchStatus) -> None:
+        """Only now that it is in etcd. Best effort: the next status write tells it again."""
+        anchor = (
+            anchor_to_tell(seen.journal, patch.status.get("checkpoint"))
+            if isinstance(seen.journal, JournalView)
+            else None
+        )
+        if anchor is not None:
+            with contextlib.suppress(JournalUnavailable):
+                await self._journals.tell_anchor(seen.uid, anchor)
 
     def _count_ends(self, before: Json, after: Json) -> None:
         ended = {a.get("number") for a in before.get("attempts") or [] if a.get("class")}

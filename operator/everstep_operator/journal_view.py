@@ -19,6 +19,7 @@ from everstep.journal.inbox import CancelBody, SettleBody, make_entry
 from everstep.journal.progress import Progress
 from everstep.journal.records import Json, Record, canonical, decode
 from everstep.journal.store import FenceAnswer, FenceReply, Head, Meta, Store, Stored
+from everstep.journal.told import anchor_field
 from everstep_operator.decide.model import JournalDown, JournalView, News
 from everstep_operator.keyring import KeyRing
 
@@ -171,6 +172,10 @@ class Journals:
         """Remember that this HumanRequest is ours. Raises JournalUnavailable."""
         await self._answer(self._store.set_fields(journal, {REQUEST_FIELD + name: uid}))
 
+    async def tell_anchor(self, journal: JournalId, anchor: Head) -> None:
+        """Tell the running attempt what is anchored: it may then delete what is before a snapshot. Raises JournalUnavailable."""
+        await self._answer(self._store.set_fields(journal, anchor_field(anchor)))
+
     async def mark_deleted(self, journal: JournalId, at: str) -> None:
         """Set deletedAt. Raises JournalUnavailable."""
         await self._answer(self._store.set_fields(journal, {DELETED_FIELD: at}))
@@ -203,6 +208,14 @@ class Journals:
     def _note_down(self) -> None:
         if self._down_since is None:
             self._down_since = self._clock.now_epoch_ms()
+
+
+def anchor_to_tell(seen: JournalView, checkpoint: Json) -> Head | None:
+    """The anchor in a status that was just written, if the attempt waits for one at or after its newest snapshot."""
+    waits_for = seen.progress.opened_seq if seen.progress else 0
+    if not waits_for or not isinstance(checkpoint, dict) or int(checkpoint.get("seq") or 0) < waits_for:
+        return None
+    return Head(Seq(int(checkpoint["seq"])), RecordHash(str(checkpoint.get("hash") or "")))
 
 
 def _tampered(chain: Chain, meta: Meta, newest: Stored | None) -> str:

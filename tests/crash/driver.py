@@ -20,7 +20,7 @@ from everstep.journal.chain import Chain
 from everstep.journal.inbox import SettleBody, make_entry
 from everstep.journal.open import open_store
 from everstep.journal.records import Finished, Park, Record, Waited, decode
-from everstep.journal.store import FenceAnswer, Head, Store
+from everstep.journal.store import FenceAnswer, Head, Store, Stored
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ATTEMPT_TIMEOUT_S = 40.0
@@ -100,6 +100,7 @@ class Driver:
         self.anchor = Head(Seq(0), self.chain.genesis())
         self.attempt = Attempt(0)
         self.exits: list[int] = []
+        self._seen: list[Stored] = []
         self.store: Store = open_store(self.store_url, installation=INSTALLATION)
 
     @property
@@ -155,16 +156,17 @@ class Driver:
         return AgentProcess(self.attempt, process, home)
 
     async def records(self) -> list[Record]:
-        """The whole journal, its chain checked link by link."""
-        out: list[Record] = []
-        before = self.chain.genesis()
+        """The whole journal, its chain checked link by link; also what was compacted since it was looked at before."""
         async for stored in self.store.read(self.journal):
-            assert stored.seq == len(out) + 1, f"gap before {stored.seq}"
+            if stored.seq <= len(self._seen):
+                assert stored.hash == self._seen[stored.seq - 1].hash, f"record {stored.seq} changed"
+                continue
+            before = self._seen[-1].hash if self._seen else self.chain.genesis()
+            assert stored.seq == len(self._seen) + 1, f"gap before {stored.seq}"
             assert stored.prev_hash == before, f"chain broken at {stored.seq}"
             assert stored.hash == self.chain.link(before, stored.record), f"record {stored.seq} altered"
-            before = stored.hash
-            out.append(decode(stored.record, stored.seq))
-        return out
+            self._seen.append(stored)
+        return [decode(stored.record, stored.seq) for stored in self._seen]
 
     async def last(self) -> Record | None:
         """The newest record."""
@@ -213,6 +215,7 @@ class Driver:
             code = await agent.wait()
             self.exits.append(code)
             head = await self.last()
+            await self.records()  # what the next attempt may compact
             await self.take_anchor()
             if isinstance(head, Finished):
                 return head

@@ -8,6 +8,8 @@ import pytest
 
 from everstep.ids import JournalId
 from everstep.journal.records import Record, Result, Segment, Snapshot
+from everstep.journal.verify import verify
+from everstep.run.compaction import digests_in
 from tests.crash import agents_long
 from tests.crash.driver import Driver
 from tests.crash.judge import check
@@ -29,6 +31,8 @@ PLAN: dict[str, tuple[str, ...]] = {
         "before_segment@1=kill;before_segment@2=kill",
     ),
     "after_segment": ("after_segment:1@1=kill", "after_segment:2@1=kill", "after_segment@1=kill;after_segment@2=kill"),
+    "before_compact": ("before_append:9@1=kill;before_compact@2=kill", "before_append:13@1=kill;before_compact@2=kill"),
+    "after_compact": ("before_append:9@1=kill;after_compact@2=kill", "before_append:13@1=kill;after_compact@2=kill"),
     "after_append": tuple(f"after_append:{n}@1=kill" for n in (2, 5, 8, 11)),
     "before_append": tuple(f"before_append:{n}@1=kill" for n in (2, 5, 8, 11)),
     "after_effect": ("after_effect:6@1=kill;after_effect:2@2=kill", "after_effect:3@1=kill;after_effect:3@2=kill"),
@@ -74,6 +78,15 @@ async def _play(store_url: str, home: Path, name: str, spec: str, run_key: bytes
         records = await driver.records()
         steps = len({r.key for r in records if r.kind == "intent"})
         assert sums(records) == (steps, 21), f"{spec}: the sums are not exact (C14)"
+        if "compact" in spec:
+            left = [r async for r in driver.store.read(driver.journal)]
+            assert left[0].seq > 1, f"{spec}: nothing was compacted"
+            report = await verify(driver.store, driver.chain, driver.journal, anchor=driver.anchor)
+            assert report.whole, report.message
+            named = {name for r in left for name in digests_in(r.record)}
+            assert set(await driver.store.blob_ids(driver.journal)) <= named, (
+                f"{spec}: a blob that nothing names is left"
+            )
         keys = [r.key for r in records if r.kind == "intent" and r.tries == 1]
         assert len(keys) == len(set(keys)), "a key was used in two epochs"
 
@@ -81,7 +94,7 @@ async def _play(store_url: str, home: Path, name: str, spec: str, run_key: bytes
 def points_of(name: str) -> list[str]:
     """The specs of an agent: only `segments` has segments; the others' writes are those of `rounds`."""
     if name in ("rounds-large", "rounds_sync"):
-        return [*PLAN["before_snapshot"], *PLAN["after_snapshot"]]
+        return [*PLAN["before_snapshot"], *PLAN["after_snapshot"], *PLAN["after_compact"]]
     return [spec for point, specs in PLAN.items() for spec in specs if name == "segments" or "segment" not in point]
 
 

@@ -98,6 +98,25 @@ def plainly(goal: str) -> list[object]:
 
 
 @everstep.agent
+async def ledger(goal: str, number: int = 0, seen: list[int] | None = None) -> list[object]:
+    """Two segments, with snapshots in each; steps, a gather, a timer, a value and clean-up in all of them."""
+    state = everstep.restored(dict[str, list[int]])
+    if state is None:
+        state = {"seen": [*(seen or []), await look(number)]}
+    while len(state["seen"]) < 4 * (number + 1):
+        state["seen"] += await asyncio.gather(look(len(state["seen"])), send(f"{number}"))
+        await asyncio.sleep(1)
+        everstep.random()
+        everstep.snapshot(state)
+    if number == 1:
+        return [goal, state["seen"], await look(91)]
+    try:
+        everstep.continue_as_new(number=number + 1, seen=state["seen"])
+    finally:
+        await look(90)
+
+
+@everstep.agent
 async def renamed(goal: str, n: int) -> list[object]:
     """`everything` after a careless change: its first steps are called in another order."""
     return [goal, await look(99), n]

@@ -77,11 +77,30 @@ def pinned() -> MemoryRun[Any]:
     return run
 
 
+def ledger() -> MemoryRun[Any]:
+    """Snapshots and segments, all records kept; lost right after a snapshot, in a segment, and before the end."""
+    run: MemoryRun[Any] = MemoryRun(agents.ledger, "history", seed=9)
+    for point in ("after_snapshot", "after_effect:2", "before_segment", "after_segment", "before_finished"):
+        run.attempt(crash_at=point, compact=False)
+    run.attempt(compact=False)
+    return run
+
+
+def compacted() -> MemoryRun[Any]:
+    """The same, lost in the middle, and begun at a snapshot: what was before is gone."""
+    run: MemoryRun[Any] = MemoryRun(agents.ledger, "history", seed=10)
+    run.attempt(crash_at="before_append:9")
+    run.attempt(crash_at="before_snapshot")
+    return run
+
+
 SCRIPTS: dict[str, Callable[[], MemoryRun[Any]]] = {
     "everything": everything,
     "cancelled": cancelled,
     "plainly": plainly,
     "unfinished": unfinished,
+    "ledger": ledger,
+    "unfinished_compacted": compacted,
     "patched_old": patched_old,
     "patched_new": patched_new,
     "pinned": pinned,

@@ -94,6 +94,17 @@ def test_a_start_compacts_up_to_the_newest_snapshot_and_sweeps_what_a_crash_left
     run.replay()
 
 
+def test_a_park_after_the_snapshot_is_no_obstacle() -> None:
+    run: MemoryRun[Any] = MemoryRun(reading, "g", park_linger_s=1.0)
+    ended = run.attempt()
+    while ended.kind == "parked":
+        run.sleep(60)
+        ended = run.attempt()
+    assert ended.value == [BIG] * 4
+    assert isinstance(first(run), Snapshot)
+    assert blobs(run) >= named(run)
+
+
 def test_nothing_is_deleted_without_an_anchor_behind_the_snapshot() -> None:
     run: MemoryRun[Any] = MemoryRun(reading, "g", {"size": 10})
     assert run.attempt().kind == "succeeded"

@@ -30,7 +30,7 @@ class Bodies:
         self.running = 0
         self.in_threads = 0
         self.started: Counter[StepKey] = Counter()
-        """Bodies this process began, by step key; for tests."""
+        """Bodies this process began, by step key; only for tests, since it grows with the run."""
         self._threads = asyncio.Semaphore(engine.config.max_threads)
         self._never: asyncio.Future[None] = asyncio.Future(loop=engine.loop)
 
@@ -84,7 +84,7 @@ class Bodies:
         run = BodyRun(self._engine.loop, self._engine.config.body_cancel_s, timeout_s, body.heart)
         run.end.add_done_callback(lambda _end: end_turn())
         self.running += 1
-        if not probe:
+        if not probe and self._engine.config.count_bodies:
             self.started[call.key] += 1
         if is_async:
             run.start_task(

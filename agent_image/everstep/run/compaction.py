@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from everstep import faults
 from everstep.errors import JournalUnavailable
 from everstep.ids import Seq
-from everstep.journal.records import canonical
+from everstep.journal.records import canonical, encode
 from everstep.journal.store import COMPACT_MAX_BLOBS, CompactAnswer, Head
 from everstep.journal.told import ANCHOR_FIELD, read_anchor
 
@@ -89,7 +89,7 @@ class Compaction:
         try:
             blobs = set(await self._engine.store.blob_ids(self._engine.config.journal_id))
             if blobs:
-                raws = [canonical(vars(record)) for record in tail] + [canonical([history.state, history.inputs])]
+                raws = [encode(record) for record in tail] + [canonical([history.state, history.inputs])]
                 self._named = dict.fromkeys(blobs & set().union(*map(digests_in, raws)), self._engine.epochs.number)
             await self._compact(sweep=blobs - self._named.keys())
         except JournalUnavailable as e:

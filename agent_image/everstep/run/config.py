@@ -37,6 +37,8 @@ class EngineConfig:
     """Bytes of the records since the newest snapshot or segment: a restart reads them all, and holds most of them."""
     compact: bool = True
     """Whether records before a snapshot are deleted once they are anchored."""
+    count_bodies: bool = False
+    """Whether each body that begins is counted under its step's key; for tests."""
     max_threads: int = 64
     """Bodies of sync steps of an async agent that run at the same time; the rest wait their turn."""
 

@@ -83,6 +83,7 @@ class Epochs:
         engine.compaction.opened(record.epoch, record.seq)
         self._state = ABSENT
         engine.limits.restart()
+        engine.patches.clear()
         if isinstance(record, Segment):
             engine.history.keep(record)
             engine.loop.restart_orders(1)

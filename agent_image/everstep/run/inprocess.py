@@ -5,6 +5,7 @@ those of `everstep local`, so its commands see the run.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import os
@@ -23,6 +24,7 @@ from everstep.errors import (
     ConfigError,
     JournalLost,
     JournalTampered,
+    JournalUnavailable,
     Parked,
     Terminated,
 )
@@ -33,6 +35,7 @@ from everstep.journal.open import open_store
 from everstep.journal.records import Finished, Park
 from everstep.journal.signing import require
 from everstep.journal.store import FenceAnswer, Head, Store
+from everstep.journal.told import anchor_field
 from everstep.local import sealing
 from everstep.local.anchors import AnchorFile
 from everstep.local.files import DEFAULT_DIR, LocalDir
@@ -49,6 +52,8 @@ from everstep.run.scope import SCOPE
 R = TypeVar("R")
 log = logging.getLogger("everstep.run")
 FOREVER_S = float("inf")
+ANCHOR_EVERY_S = 1.0
+"""How often a snapshot that waits for an anchor is looked for; an anchor costs two file syncs."""
 
 
 @overload
@@ -233,6 +238,7 @@ class _InProcess:
         assert self.loop is not None
         attempt = self.attempt = Attempt(self.loop, store, lambda: self.agent, identity, config, self.clock)
         remove = self._on_interrupt(attempt.terminate)
+        self.loop.engine_task(self._anchor_snapshots(attempt, store, number), "anchor")
         try:
             end = await attempt.run()
         finally:
@@ -242,6 +248,17 @@ class _InProcess:
         if isinstance(end.record, Finished) and end.record.outcome == "succeeded":
             value = self.agent.result.decode(await read_value(store, self.chain, end.record.value))
         return end, value
+
+    async def _anchor_snapshots(self, attempt: Attempt, store: Store, number: AttemptNumber) -> None:
+        """While the agent runs: once a snapshot waits for it, move the anchor and tell it, so that the journal can shrink."""
+        while True:
+            await asyncio.sleep(ANCHOR_EVERY_S)
+            head = attempt.confirmed
+            waits_for = attempt.engine.compaction.waits_for if attempt.engine is not None else 0
+            if waits_for and head.seq >= waits_for:
+                with contextlib.suppress(JournalUnavailable):
+                    self.anchors.grow(head, number, self.clock.now_epoch_ms())
+                    await store.set_fields(self.spec.journal, anchor_field(head))
 
     async def _fence(self, store: Store) -> AttemptNumber:
         """The next attempt number; there is no supervisor to do it."""

@@ -250,7 +250,9 @@ class MemoryRun(Generic[R]):
             python=self.python,
         )
         settings: dict[str, Any] = {"park_linger_s": self.park_linger_s} | config
-        engine_config = EngineConfig(self.journal_id, number, predecessor_dead=predecessor_dead, **settings)
+        engine_config = EngineConfig(
+            self.journal_id, number, predecessor_dead=predecessor_dead, count_bodies=True, **settings
+        )
         attempt = self._last = Attempt(
             loop, store, lambda: self.agent, identity, engine_config, clock, run_to_end=run_to_end
         )
