@@ -12,8 +12,11 @@ it, so records before anchored snapshots are deleted while the run goes on.
     records     that are left in the journal
     store       bytes in use in the journal's file (pages that are free again not counted), MB
     live_s      the first process
+    cpu_s       of the second process, whole; unlike the times it does not depend on what else the machine does
 
-With --crossover N it also measures what snapshots cost while the run lives: steps per second for several intervals and states.
+With --crossover N it also prints what a snapshot costs next to replaying a step, in CPU time on a journal in memory: over one
+restart at a random place, snapshots every k steps cost less than replaying from the beginning if k is more than twice the steps
+that one snapshot is worth.
 """
 
 import argparse
@@ -31,6 +34,8 @@ from everstep.ids import JournalId
 from everstep.journal.progress import Progress
 from everstep.journal.records import Finished
 from everstep.journal.told import anchor_field
+from everstep.testing import MemoryRun
+from tests.bench import agents
 from tests.crash.driver import AgentProcess, Driver
 
 TIMEOUT_S = 1800.0
@@ -50,14 +55,19 @@ class Point:
     records: int
     store_bytes: int
     live_s: float
+    cpu_s: float
 
-    HEAD = f"{'steps':>7} {'snapshots':>10} {'restart_ms':>10} {'total_s':>8} {'live MB':>8} {'back MB':>8} {'records':>8} {'store MB':>9} {'live_s':>7}"  # noqa: E501 - one line of a table
+    HEAD = (
+        f"{'steps':>7} {'snapshots':>10} {'restart_ms':>10} {'total_s':>8} {'live MB':>8} {'back MB':>8} "
+        f"{'records':>8} {'store MB':>9} {'live_s':>7} {'cpu_s':>6}"
+    )
 
     def __str__(self) -> str:
         how = f"per {self.every:,}" if self.every else "none"
         return (
             f"{self.steps:>7,} {how:>10} {self.restart_ms:>10,} {self.total_s:>8.2f} {self.live_bytes / 1e6:>8.0f} "
-            f"{self.back_bytes / 1e6:>8.0f} {self.records:>8,} {self.store_bytes / 1e6:>9.1f} {self.live_s:>7.1f}"
+            f"{self.back_bytes / 1e6:>8.0f} {self.records:>8,} {self.store_bytes / 1e6:>9.1f} {self.live_s:>7.1f} "
+            f"{self.cpu_s:>6.2f}"
         )
 
 
@@ -123,9 +133,10 @@ async def measure(steps: int, every: int, state_bytes: int = 1000) -> Point:
             told = Progress.from_bytes(meta.progress or b"")
             assert told is not None
             assert told.recorded == steps, told
-            peak = re.search(r"peak_bytes=(\d+)", second.stderr())
+            peak = re.search(r"peak_bytes=(\d+) cpu_s=([\d.]+)", second.stderr())
             assert peak, second.stderr()
             records = sum([1 async for _ in driver.store.read(driver.journal)])
+            store_bytes = used_bytes(home / "journal.db")
             return Point(
                 steps,
                 every,
@@ -134,23 +145,36 @@ async def measure(steps: int, every: int, state_bytes: int = 1000) -> Point:
                 live,
                 int(peak[1]),
                 records,
-                used_bytes(home / "journal.db"),
+                store_bytes,
                 live_s,
+                float(peak[2]),
             )
 
 
-async def crossover(steps: int) -> None:
-    """Print steps per second of a live run for intervals and sizes of state."""
-    print(f"\n{steps:,} steps, one process, steps per second while it lives")
-    print(f"{'state':>10} {'none':>8} {'per 1,000':>10} {'per 100':>10} {'per 10':>10} {'per 1':>10}")
-    for state_bytes in (1_000, 50_000, 1_000_000):
-        row = []
-        for every in (0, 1000, 100, 10, 1):
-            if state_bytes * (steps // every if every else 0) > 4_000_000_000:
-                row.append("-")
-                continue
-            row.append(f"{steps / (await measure(steps, every, state_bytes)).live_s:,.0f}")
-        print(f"{state_bytes:>10,} {row[0]:>8} " + " ".join(f"{r:>10}" for r in row[1:]), flush=True)
+def crossover(steps: int) -> None:
+    """Print what a snapshot costs and what replaying a step costs, in CPU time: where the two models cost the same."""
+
+    def spent(every: int, state_bytes: int) -> tuple[float, float]:
+        run = MemoryRun[str](agents.endless, "bench", {"steps": steps, "every": every, "state_bytes": state_bytes})
+        begin = time.process_time()
+        run.attempt(crash_at="before_finished", compact=False)
+        live = time.process_time()
+        run.attempt(compact=False)
+        return live - begin, time.process_time() - live
+
+    spent(0, 0)  # warm
+    live_s, back_s = spent(0, 0)
+    _, bare_s = spent(steps - 1, 0)
+    replayed_us = max(1.0, (back_s - bare_s) / steps * 1e6)
+    print(
+        f"\n{steps:,} steps in memory: a step costs {live_s / steps * 1e6:,.0f} us live and {replayed_us:,.0f} us at each replay"
+    )
+    print(f"{'state':>10} {'ms per snapshot':>16} {'= replayed steps':>17} {'worth it from one per':>22}")
+    for state_bytes in (1_000, 10_000, 50_000, 200_000, 1_000_000):
+        every = 10
+        costs_ms = max(0.0, spent(every, state_bytes)[0] - live_s) / (steps / every) * 1e3
+        as_steps = costs_ms * 1e3 / replayed_us
+        print(f"{state_bytes:>10,} {costs_ms:>16.2f} {as_steps:>17,.0f} {2 * as_steps:>16,.0f} steps", flush=True)
 
 
 def main() -> None:
@@ -166,7 +190,7 @@ def main() -> None:
         for steps in told.steps:
             print(asyncio.run(measure(steps, every, told.state_bytes)), flush=True)
     if told.crossover:
-        asyncio.run(crossover(told.crossover))
+        crossover(told.crossover)
 
 
 if __name__ == "__main__":
