@@ -1,6 +1,6 @@
-"""Types for the ids that travel between the parts, so that a swapped pair does not type-check."""
+"""Types for the ids and words that travel between the parts, so that a swapped pair does not type-check."""
 
-from typing import NewType
+from typing import Literal, NewType, TypeAlias
 
 JournalId = NewType("JournalId", str)
 """Names one journal: the AgentRun's uid on a cluster, the run id on a laptop."""
@@ -28,3 +28,6 @@ EpochMs = NewType("EpochMs", int)
 
 InboxId = NewType("InboxId", str)
 """Id of one inbox entry, chosen by its writer; the same id is added once."""
+
+EffectClass: TypeAlias = Literal["read", "idempotent", "at_most_once"]
+"""What a step does to the outside."""

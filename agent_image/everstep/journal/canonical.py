@@ -7,8 +7,9 @@ any size; fractions are written as Python's shortest repr. RFC 8785 was not take
 import json
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+Json: TypeAlias = Any  # any JSON value; a recursive type would cost a walk per value, checked at the edges instead
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _LONG: Final = 64
 """From here on the detour to a faster writer of strings pays; below, the call costs more than it saves."""

@@ -10,6 +10,7 @@ The pod checks the MAC, copies the entry into the chain (`settled`, `cancel`, `b
 knows.
 """
 
+from functools import cache
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -24,7 +25,7 @@ from everstep.journal.store import InboxEntry
 class CancelBody(BaseModel):
     """A wish to cancel the run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     type: Literal["cancel"] = "cancel"
     by: str = ""
     reason: str = ""
@@ -33,7 +34,7 @@ class CancelBody(BaseModel):
 class SettleBody(BaseModel):
     """A person's word on an uncertain step."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     type: Literal["settle"] = "settle"
     key: str
     input: str
@@ -48,7 +49,7 @@ class SettleBody(BaseModel):
 class BudgetBody(BaseModel):
     """A person's word on what the run may use."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     type: Literal["budget"] = "budget"
     limits: dict[str, Json]
     """What changes, as in `budget_raised`."""
@@ -63,7 +64,11 @@ def budget_entry_prefix(park_seq: int) -> str:
 
 
 InboxBody: TypeAlias = Annotated[CancelBody | SettleBody | BudgetBody, Field(discriminator="type")]
-_ADAPTER: TypeAdapter[InboxBody] = TypeAdapter(InboxBody)
+
+
+@cache
+def _adapter() -> TypeAdapter[InboxBody]:
+    return TypeAdapter(InboxBody)
 
 
 def make_entry(chain: Chain, entry_id: InboxId, body: InboxBody) -> InboxEntry:
@@ -79,7 +84,7 @@ def read_body(chain: Chain, entry: InboxEntry) -> InboxBody | None:
     if chain.inbox_mac(entry.id, entry.body) != entry.mac:
         return None
     try:
-        return _ADAPTER.validate_json(
+        return _adapter().validate_json(
             entry.body if chain.sealer is None else chain.sealer.open_inbox(entry.body, entry.id)
         )
     except (ValueError, JournalUnreadable):

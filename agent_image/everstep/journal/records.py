@@ -19,14 +19,17 @@ Outcome kinds reach agent code one at a time in journal order: result, failure, 
 """
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from everstep.errors import JournalUnreadable
+from everstep.ids import EffectClass as EffectClass  # noqa: PLC0414 - whoever makes records finds these here
 from everstep.ids import Seq
+from everstep.journal.canonical import Json as Json  # noqa: PLC0414 - likewise
 from everstep.journal.canonical import Layout, canonical_fields, layout
-from everstep.journal.canonical import canonical as canonical  # noqa: PLC0414 - whoever makes records finds it here
+from everstep.journal.canonical import canonical as canonical  # noqa: PLC0414 - likewise
 
 if TYPE_CHECKING:
     from everstep.journal.sealing import Sealer
@@ -37,15 +40,9 @@ BLOB_OVER_BYTES = 64 * 1024
 HEARTBEAT_MAX_BYTES = 8 * 1024
 """Details of a heartbeat are a bookmark, not a result: there may be hundreds of them in a long step."""
 
-Json: TypeAlias = (
-    Any  # any JSON value; pydantic's recursive JsonValue costs a walk per record, checked at the edges instead
-)
-
-EffectClass: TypeAlias = Literal["read", "idempotent", "at_most_once"]
-
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     OUTCOME: ClassVar[bool] = False
 
     v: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
@@ -241,7 +238,7 @@ class Settled(_Record):
 class Waited(BaseModel):
     """What a parked run waits for."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     kind: Literal["uncertain", "exhausted", "timer", "budget"]
     key: str
     name: str = ""
@@ -349,7 +346,10 @@ Record: TypeAlias = Annotated[
     | Finished,
     Field(discriminator="kind"),
 ]
-_ADAPTER: TypeAdapter[Record] = TypeAdapter(Record)
+_MODELS: dict[bytes, type[_Record]] = {
+    model.model_fields["kind"].default.encode(): model for model in get_args(get_args(Record)[0])
+}
+_KIND = b'"kind":"'
 _LAYOUTS: dict[type, Layout] = {}
 """The fields of each kind in canonical order, made at its first use."""
 
@@ -366,13 +366,31 @@ def encode(record: Record) -> bytes:
     return canonical_fields(fields, vars(record), keep_none=kind is Value)
 
 
+def _read(raw: bytes) -> Record:
+    """By the model of the first kind named in the bytes, which need be built only when it is met. The kind may be that of data
+    inside the record; then the model refuses, and the whole union decides."""
+    at = raw.find(_KIND) + len(_KIND)
+    model = _MODELS.get(raw[at : raw.find(b'"', at)])
+    if model is not None:
+        try:
+            return cast("Record", model.model_validate_json(raw))
+        except ValidationError:
+            pass
+    return _adapter().validate_json(raw)
+
+
+@cache
+def _adapter() -> TypeAdapter[Record]:
+    return TypeAdapter(Record)
+
+
 def decode(raw: bytes, seq: Seq, sealer: "Sealer | None" = None) -> Record:
     """Read a verified record. Raises JournalUnreadable for unknown kinds and newer schemas, naming both versions, and for sealed
     payloads without their key."""
     if sealer is not None:
         raw = sealer.open(raw, seq)
     try:
-        return _ADAPTER.validate_json(raw)
+        return _read(raw)
     except ValidationError as e:
         try:
             data = json.loads(raw)

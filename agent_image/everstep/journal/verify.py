@@ -10,7 +10,7 @@ trace; only its own writer, while it lives, notices.
 
 import enum
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -96,9 +96,11 @@ async def verify(
     upto: Head | None = None,
     anchor: Head | None = None,
     keep: bool = False,
+    proved: Callable[[Stored], None] | None = None,
 ) -> VerifyReport:
     """Prove a journal from its first record to `upto`, the head that claim answered (None: to its end, as meta tells it).
-    `anchor` is the newest head known outside the store. With `keep` the report carries the proved records, for replay.
+    `anchor` is the newest head known outside the store. With `keep` the report carries the proved records; `proved` is told
+    each as it is proved, which takes no memory here (a later one may still not fit: wait for the report).
 
     Raises only JournalUnavailable; what is wrong with the journal is in the report."""
     check = _Check(chain, journal_id, anchor, keep)
@@ -111,6 +113,8 @@ async def verify(
     async for stored in store.read(journal_id, Seq(0), upto.seq if upto else None):
         if bad := check.link(stored):
             return bad
+        if proved is not None:
+            proved(stored)
     return check.end(told, claimed=upto is not None)
 
 

@@ -9,7 +9,7 @@ from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from everstep.errors import BadStep, ConfigError, LimitError, NotInRun
-from everstep.journal.records import Json
+from everstep.journal.canonical import Json
 from everstep.run.scope import SCOPE
 from everstep.run.steps import Step
 from everstep.run.values import Codec, resolve

@@ -9,7 +9,7 @@ import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
 
-from everstep.journal.records import Json, canonical
+from everstep.journal.canonical import Json, canonical
 
 ARGS_MAX = 32
 """With more arguments than this their checksums are left out."""

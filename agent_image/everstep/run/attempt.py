@@ -16,7 +16,7 @@ from everstep import faults
 from everstep.clock import Clock
 from everstep.errors import ContinuedAsNew, Diverged, Fenced, JournalUnavailable, LimitError, TerminalError, Terminated
 from everstep.ids import Seq
-from everstep.journal.records import Finished, Park, RunStarted, Settled, Waited, canonical, decode
+from everstep.journal.records import Finished, Park, RunStarted, Settled, Waited, canonical
 from everstep.journal.store import ClaimAnswer, Head, Store
 from everstep.journal.verify import verify
 from everstep.journal.writer import JournalWriter, ParkReply
@@ -34,6 +34,7 @@ from everstep.run.inbox import Inbox
 from everstep.run.live import Live
 from everstep.run.loop import AgentLoop
 from everstep.run.pins import check_pins, python_minor
+from everstep.run.proved import Proved
 from everstep.run.scope import SCOPE
 from everstep.run.sync_agent import SyncAgentThread
 from everstep.run.values import digest
@@ -155,18 +156,18 @@ class Attempt:
             raise Fenced(f"attempt {self.config.attempt} cannot be claimed: {what}", claim.attempt)
         faults.reach("after_claim")
         self.head = claim.head
-        report = await self._patiently(
-            lambda: verify(self.store, identity.chain, journal_id, upto=claim.head, anchor=identity.anchor, keep=True)
-        )
-        report.require_whole()
+
+        async def prove() -> Proved:
+            proved = Proved(identity.chain.sealer)
+            whole = await verify(
+                self.store, identity.chain, journal_id, upto=claim.head, anchor=identity.anchor, proved=proved.add
+            )
+            proved.first_seq = whole.require_whole().first
+            return proved
+
+        proved = await self._patiently(prove)
         faults.reach("after_verify")
-        records = [decode(stored.record, stored.seq, identity.chain.sealer) for stored in report.records]
-        history = History.of(records)
-        history.first_seq = report.first
-        if history.began is not None:
-            history.tail = records[history.began.seq - report.first :]
-        began = history.began.seq if history.began else 0
-        history.size_bytes = sum(len(stored.record) for stored in report.records if stored.seq > began)
+        history = proved.history()
         await epochs.load(history, lambda data: self._patiently(lambda: read_value(self.store, identity.chain, data)))
         return history
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from everstep.ids import StepKey
-from everstep.journal.records import Json
+from everstep.journal.canonical import Json
 
 if TYPE_CHECKING:
     from everstep.run.artifacts import Noted

@@ -23,7 +23,7 @@ from typing import (
 
 from everstep.budget import Reserve
 from everstep.errors import BadCall, BadStep, NotInRun
-from everstep.journal.records import EffectClass
+from everstep.ids import EffectClass
 from everstep.run.probe import Probed
 from everstep.run.retry import ONCE, Retry
 from everstep.run.scope import BODY, SCOPE, Scope

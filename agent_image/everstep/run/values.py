@@ -16,13 +16,14 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
-
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, cast
 
 from everstep.errors import BadStep, NotJSON, ValueTooLarge
-from everstep.journal.records import Json, canonical
+from everstep.journal.canonical import Json, canonical
 from everstep.run.arguments import Arguments
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 VALUE_MAX_BYTES = 16 * 1024 * 1024
 """Above this a value is refused: it would be read whole at each replay. Keep it elsewhere and journal its address."""
@@ -54,9 +55,14 @@ class Codec:
         if annotation is None:
             self.plain = type(None)
         elif self.plain is None and (annotation not in (Any, object, inspect.Parameter.empty) or not exact):
+            # Half of the time that `import everstep` would take, and plain annotations do without it.
+            import pydantic
+
             try:
-                self.adapter = TypeAdapter(Any if annotation is object else cast(Any, annotation))  # any annotation
-            except (PydanticSchemaGenerationError, PydanticUserError) as e:
+                self.adapter = pydantic.TypeAdapter(
+                    Any if annotation is object else cast(Any, annotation)
+                )  # any annotation
+            except (pydantic.PydanticSchemaGenerationError, pydantic.PydanticUserError) as e:
                 raise BadStep(
                     f"{step}: {what} is annotated {_type_name(annotation)}, which cannot be journaled. Pass plain data (a "
                     f"model, a dataclass, JSON) and build such objects inside the step's body, or keep them at module level"
@@ -110,6 +116,8 @@ class Codec:
             raise self._not_json(value, f"what it becomes in the journal cannot be read back: {_reason(e)}") from e
 
     def _coerce(self, value: object) -> object:
+        from pydantic import TypeAdapter, ValidationError
+
         adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, self.plain))  # one of _PLAIN
         try:
             return adapter.validate_python(value)
@@ -331,6 +339,8 @@ def _first_line(e: BaseException) -> str:
 
 
 def _reason(e: BaseException) -> str:
+    from pydantic import ValidationError
+
     if isinstance(e, ValidationError):
         first = e.errors(include_url=False, include_context=False)[0]
         at = ".".join(str(x) for x in first["loc"])
