@@ -38,7 +38,9 @@ def canonical_fields(fields: Layout, values: Mapping[str, Any], keep_none: bool)
     parts: list[bytes] = []
     for name, before in fields:
         value = values[name]
-        if value is not None or keep_none:
+        if type(value) is str:
+            parts.append(before + _text(value))
+        elif value is not None or keep_none:
             parts.append(before + canonical(value))
     return b"{" + b",".join(parts) + b"}"
 

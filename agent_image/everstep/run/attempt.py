@@ -255,7 +255,6 @@ class Attempt:
 
     async def _conduct(self, engine: Engine) -> AttemptEnd:
         """Look whenever agent code is idle: at the end, finish; when only long waits are left, park."""
-        live_told = False
         while True:
             await engine.idle.wait()
             engine.idle.clear()
@@ -265,8 +264,8 @@ class Attempt:
                 await self._leave(engine)
             if engine.failure is not None:
                 return await self._finish(engine, None, engine.failure)
-            if engine.delivery.live and not live_told:
-                live_told = True
+            if engine.delivery.live and not engine.delivery.live_told:
+                engine.delivery.live_told = True
                 await self._tell(engine)
             self._watch_cancel(engine)
             if self._grace_over:

@@ -89,7 +89,8 @@ class BodyRun:
 
     def _arm(self) -> None:
         """Start the time-outs of this body; the only place that does."""
-        if debugging.suspended():
+        listens = self._heart is not None and self._heart.timeout_s is not None
+        if (self._timeout_s is None and not listens) or debugging.suspended():
             return
         if self._timeout_s is not None:
             self._timers.append(self._loop.engine_at(self._timeout_s, self._time_out))

@@ -38,6 +38,8 @@ class Delivery:
         self.run_time_ms: int = engine.history.clock_ms
         self.live = False
         """True once the recorded history was consumed; from then on bodies may run."""
+        self.live_told = False
+        """The store was told that this attempt is live."""
         self.replayed = 0
         self.replay_ms: int | None = None
         self.resumed_epoch_ms: int | None = None
@@ -157,7 +159,8 @@ class Delivery:
         if self.queue:  # bodies that never waited have ended already
             return False
         engine.writer.flush_soon()
-        engine.poke()
+        if not (self.live_told and engine.busy_drivers and not self.cancel_delivered):
+            engine.poke()  # else a body runs, and its end comes by here: until then nothing can end, and nothing parks
         return True
 
     def _go_live(self) -> None:

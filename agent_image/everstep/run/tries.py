@@ -52,8 +52,10 @@ class Tries:
     def left_s(self, now: EpochMs) -> float | None:
         """What total_timeout leaves, 0 or less if it has passed; None without one. The wall clock counts, so it runs on while no
         process does. Under a debugger there is none."""
-        total_s = None if debugging.suspended() else self._step.total_timeout_s
-        if total_s is None or not self._call.began:  # no intent yet: the budget holds its first try back
+        total_s = self._step.total_timeout_s
+        if total_s is None or debugging.suspended():
+            return None
+        if not self._call.began:  # no intent yet: the budget holds its first try back
             return total_s
         return total_s - (now - self._call.began) / 1000
 
