@@ -117,8 +117,7 @@ def engines(figures: Figures, quick: bool, until_s: float, docs: bool) -> None:
     by_key = {row.contestant.key: row for row in rows}
     for row in rows:
         key = row.contestant.key
-        if row.failed:
-            missing.append(f"- {row.contestant.title}: {row.failed}")
+        missing += [f"- {row.contestant.title}: {why}" for why in (*row.missing, row.failed) if why]
         if not row.gaps_ms:
             continue
         prefix = key.replace("everstep_", "engine_step_") if key.startswith("everstep_") else key

@@ -20,6 +20,10 @@ REDIS = ("redis-7.0", "redis-8", "valkey-8")
 TITLES = {"redis-7.0": "Redis 7.0", "redis-8": "Redis 8", "valkey-8": "Valkey 8"}
 
 
+class CommandFailed(Exception):
+    """One command failed inside a process that goes on."""
+
+
 class Child:
     """A process that answers `tests.bench.peers.child`'s commands."""
 
@@ -53,6 +57,8 @@ class Child:
             ]
             raise installed.NotInstalled(f"its process ended: {said[0][:300]}")
         answer: dict[str, Any] = json.loads(line)
+        if "failed" in answer:
+            raise CommandFailed(str(answer["failed"])[:300])
         return answer
 
     def ask(self, **command: object) -> dict[str, Any]:  # JSON

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench import installed
-from tests.bench.contestants import Child, Contestant
+from tests.bench.contestants import Child, CommandFailed, Contestant
 
 WARM_UP = 10
 """Gaps at the start of each turn that do not count."""
@@ -48,6 +48,8 @@ class Row:
     bytes_per_step: float | None = None
     steps_done: int = 0
     failed: str = ""
+    missing: list[str] = field(default_factory=list)
+    """Single figures that could not be had, and why."""
 
     @property
     def p50_ms(self) -> float:
@@ -73,6 +75,9 @@ def measure(contestants: list[Contestant], size: Size, say: Say, until_s: float)
                 continue
             try:
                 act(row)
+            except CommandFailed as e:
+                row.missing.append(f"{what}: {e}")
+                say(f"  {row.contestant.title}: {what}: {e}")
             except (installed.NotInstalled, BrokenPipeError, AssertionError) as e:
                 row.failed = f"{what}: {e}"
                 say(f"  {row.contestant.title}: {row.failed}")

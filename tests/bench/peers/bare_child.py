@@ -19,7 +19,7 @@ class BareSqlite(Engine):
         self.db = self.open()
 
     def open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, isolation_level=None)
+        db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY, record BLOB)")
@@ -84,7 +84,7 @@ class Sketch(Engine):
         self.db = self.open()
 
     def open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path)
+        db = sqlite3.connect(self.path, timeout=60)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("CREATE TABLE IF NOT EXISTS steps (run TEXT, seq INTEGER, result TEXT, PRIMARY KEY (run, seq))")

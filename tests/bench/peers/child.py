@@ -78,7 +78,10 @@ def serve(make: Callable[[], Engine]) -> None:
     say(ready=engine.settings())
     for line in sys.stdin:
         command: dict[str, Any] = json.loads(line)
-        _carry_out(engine, command, say)
+        try:
+            _carry_out(engine, command, say)
+        except Exception as e:
+            say(failed=f"{type(e).__name__}: {e}")
         if command["do"] == "close":
             out.flush()
             os._exit(0)
