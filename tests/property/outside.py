@@ -13,6 +13,7 @@ from collections.abc import Callable
 import everstep
 from everstep import NOT_DONE, Done, Probed, Retry
 from everstep.journal.records import Intent, Record
+from everstep.run.scope import BODY
 
 FASTEST_MS, SLOWEST_MS = 2e4, 3e7
 """From 20 s to 8 h, so that two things fall due in the same millisecond about once in a million."""
@@ -33,6 +34,8 @@ class Outside:
         self.free = random.Random(seed)
         self.effects: Counter[str] = Counter()
         """How often the effect of a key happened."""
+        self.once: Counter[str] = Counter()
+        """The same of at_most_once steps, whether or not their records are still there."""
         self.done: dict[str, object] = {}
         self.wrong: list[str] = []
         """What the program saw and should never see."""
@@ -67,6 +70,9 @@ class Outside:
 
     def act_now(self, value: int) -> int:
         key = everstep.idempotency_key()
+        body = BODY.get()
+        if body is not None and body.step in ("pay", "slow", "blind"):
+            self.once[key] += 1
         self.effects[key] += 1
         self.done[key] = value
         return value

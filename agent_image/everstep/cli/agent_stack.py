@@ -1,9 +1,7 @@
-"""Where agent code stands: its own frames among those of Everstep and asyncio, and pdb at one of them."""
+"""Where agent code stands: its own frames among those of Everstep and asyncio."""
 
 import asyncio
-import contextvars
 import linecache
-import pdb  # a command of `everstep local replay`
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,20 +10,9 @@ from types import CoroutineType, FrameType
 
 import everstep
 from everstep.run.engine import Engine
-from everstep.run.scope import SCOPE
 
 _OURS = str(Path(everstep.__file__).parent) + "/"
 _ASYNCIO = str(Path(asyncio.__file__).parent) + "/"
-_SKIPPED = [
-    "everstep.*",
-    "asyncio.*",
-    "contextvars",
-    "contextlib",
-    "pydantic.*",
-    "pydantic_core.*",
-    "json.*",
-    "selectors",
-]
 
 
 @dataclass(frozen=True)
@@ -87,27 +74,3 @@ def _chain(coro: object) -> Iterator[FrameType]:
         if coro.cr_frame is not None and is_agents(coro.cr_frame):
             yield coro.cr_frame
         coro = coro.cr_await
-
-
-class Debugger(pdb.Pdb):
-    """pdb in agent code: stepping goes over Everstep and asyncio."""
-
-    def __init__(self) -> None:
-        super().__init__(skip=_SKIPPED, nosigint=True)
-        self.prompt = "(everstep) "
-
-    def open_at(self, frame: FrameType) -> bool:
-        """Stop there. With next or step it stops again further on, if `frame` is on this thread's stack. False: quit."""
-        self.reset()
-        context = contextvars.copy_context()
-        context.run(SCOPE.set, None)  # what a person looks at is not agent code's doing
-        context.run(self.interaction, frame, None)
-        if self.quitting:
-            return False
-        if getattr(self, "stoplineno", -1) != -1 or getattr(self, "breaks", None):
-            below: FrameType | None = frame
-            while below is not None and is_agents(below):
-                below.f_trace = self.trace_dispatch
-                below = below.f_back
-            sys.settrace(self.trace_dispatch)
-        return True

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from everstep.cli import show, text
-from everstep.cli.agent_stack import Debugger, Place, calling, waiting
+from everstep.cli.agent_stack import Place, calling, waiting
 from everstep.cli.exits import EPILOG, Exit, Refusal, refusal
 from everstep.cli.local_change import enter, recorded
 from everstep.cli.options import directory_option, output_option, run_argument, with_store
@@ -86,7 +86,7 @@ class _Watch:
         self.stack = calling(engine)
         if self._wanted(call) and not self.reached:
             self.reached = True
-            if self.debug and self.stack and Debugger().open_at(self.stack[0]):
+            if self.debug and self.stack and _pdb_at(self.stack[0]):
                 return False
         elif engine.history.claims or self.over:
             return False
@@ -99,6 +99,13 @@ class _Watch:
         return self.until in (call.key, call.step.name, f"{call.step.name}#{call.key}")
 
 
+def _pdb_at(frame: FrameType) -> bool:
+    """False: the person quit."""
+    from everstep.cli.agent_pdb import Debugger
+
+    return Debugger().open_at(frame)
+
+
 def _tell(run: str, agent: str, watch: _Watch, ended: Ended[Any], output: str | None) -> None:
     error = ended.error if ended.kind == "stopped" else None
     engine = watch.run.engine
@@ -109,7 +116,7 @@ def _tell(run: str, agent: str, watch: _Watch, ended: Ended[Any], output: str | 
         raise refusal(ConfigError(f"the replay makes no call {watch.until!r}; the last it makes: {called or 'none'}"))
     stacks = [watch.stack] if watch.stopped_at or isinstance(error, Diverged) else waiting(engine) if engine else []
     if watch.debug and not watch.reached and stacks and stacks[0]:
-        Debugger().open_at(stacks[0][0])
+        _pdb_at(stacks[0][0])
     places = watch.places or [Place.of(frame) for frame in (stacks[0] if stacks else [])]
     message = str(error) if isinstance(error, Diverged) else ""
     if output == "json":
