@@ -315,7 +315,16 @@ async def leaves_at_once(goal: str) -> str:
     return "never"
 
 
-@pytest.mark.parametrize("agent", [cleans_up_for_long, leaves_at_once])
+@everstep.agent
+async def sleeps_before_it_goes(goal: str) -> int:
+    try:
+        return await hangs(1)
+    finally:
+        await everstep.sleep(100)
+        await hangs(2)
+
+
+@pytest.mark.parametrize("agent", [cleans_up_for_long, leaves_at_once, sleeps_before_it_goes])
 def test_c53_a_cancel_whose_clean_up_was_cut_off_replays_without_running_anything(
     agent: Agent[..., object],
 ) -> None:
@@ -332,5 +341,6 @@ def test_c53_a_cancel_whose_clean_up_was_cut_off_replays_without_running_anythin
     assert ended.kind == "cancelled"
     assert run.records[-1].type == "TimeoutError"
     seen = dict(effects)
+    run.sleep(3600)
     run.replay()
     assert effects == seen

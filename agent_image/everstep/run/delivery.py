@@ -318,6 +318,8 @@ class Delivery:
 
     def _arm(self, timer: TimerCall) -> None:
         engine = self.engine
+        if engine.history.finished is not None:
+            return  # a finished run is only looked at: what had not fallen due by then never does
         delay_s = (timer.due - engine.clock.now_epoch_ms()) / 1000
         # A wall clock that is set back must not fire early: the record says when it was due.
         timer.live = engine.loop.engine_at(delay_s, lambda: engine.when_not_parking(lambda: self._ring(timer)))
