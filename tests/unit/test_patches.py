@@ -275,3 +275,46 @@ def test_random_programs_change_under_way(first: int, then: int) -> None:
         assert ended.kind == "succeeded", f"{where}: {ended}"
         assert max(run.bodies.values(), default=0) <= 1 + crashes, where
         assert run.replay() == ended.value, where
+
+
+def test_a_snapshot_and_a_segment_begin_anew() -> None:
+    """A run that keeps to the old way moves to the new one at its next epoch, and the same on every replay."""
+
+    def agent(way: Callable[[], bool], segments: bool) -> Agent[..., Any]:
+        @everstep.agent
+        async def long(goal: str, n: int = 0) -> list[int]:
+            if segments:
+                for _ in range(2):
+                    await (new if way() else old)(n)
+                if n < 3:
+                    everstep.continue_as_new(n=n + 1)
+                return [n]
+            done = everstep.restored() or 0
+            assert isinstance(done, int)
+            for i in range(done, 4):
+                for _ in range(2):
+                    await (new if way() else old)(i)
+                everstep.snapshot(i + 1)
+            return [n]
+
+        return long
+
+    for segments in (False, True):
+        moved = set()
+        for crash in range(1, 90, 4):
+            run: MemoryRun[Any] = MemoryRun(agent(before, segments), "go", {"n": 0})
+            ended = run.attempt(crash_at=f"any:{crash}")
+            run.agent = agent(patched, segments)
+            for n in (9, 17, 25):
+                run.attempt(crash_at=f"any:{n}")
+            run.run()
+            by_epoch: dict[str, set[str]] = {}
+            for record in run.records:
+                if record.kind == "intent":
+                    epoch = record.key.partition("/")[0] if record.key.startswith("@") else ""
+                    by_epoch.setdefault(epoch, set()).add(record.name)
+            assert all(len(names) == 1 for names in by_epoch.values()), (segments, crash, by_epoch)
+            moved.add(tuple("new" in names for names in by_epoch.values()))
+            if ended.kind != "crashed":
+                break
+        assert len(moved) > 2, moved
