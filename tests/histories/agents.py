@@ -3,7 +3,7 @@
 import asyncio
 
 import everstep
-from everstep import NOT_DONE, Probed, Retry, StepFailed
+from everstep import NOT_DONE, Probed, Reserve, Retry, StepFailed
 
 calls = 0
 
@@ -146,3 +146,48 @@ async def patched_last(goal: str) -> list[object]:
     """With the old way gone."""
     everstep.deprecate_patch("more")
     return [await look(1), await _changed(True), await look(2)]
+
+
+@everstep.step(effect="read", retry=Retry(max_tries=3, backoff_s=0.5, jitter=0), heartbeat_timeout=30)
+async def far(n: int) -> int:
+    """Fails half way once, and goes on from what its heartbeat told."""
+    done = everstep.heartbeat_details(int) or 0
+    for i in range(done, n):
+        everstep.heartbeat(i + 1)
+        await asyncio.sleep(20)
+        if i == 1 and done == 0:
+            raise ConnectionError("gone")
+    return n - done
+
+
+@everstep.step(effect="read", reserve=Reserve(tokens=60))
+async def think(n: int) -> int:
+    everstep.report_usage(input_tokens=40, output_tokens=10)
+    return n
+
+
+@everstep.agent
+async def busy(goal: str) -> list[object]:
+    """Heartbeats, maps and races."""
+    seen: list[object] = [goal, await far(4)]
+    seen.append(await look.map([3, 1, 2], concurrency=2))
+    which, value = await everstep.first(look(1, 5.0), look(2, 0.5))
+    return [*seen, which, value, await look(9)]
+
+
+@everstep.agent
+async def capped(goal: str) -> list[int]:
+    """Waits for a larger budget."""
+    return [await think(n) for n in range(4)]
+
+
+@everstep.agent
+async def epochs(goal: str, part: int = 0) -> list[object]:
+    """Snapshots, and a second segment with its own."""
+    begun = everstep.restored(list[int]) or []
+    for n in range(len(begun), 3):
+        begun = [*begun, await look(10 * part + n)]
+        everstep.snapshot(begun)
+    if part == 0:
+        everstep.continue_as_new(part=1)
+    return [goal, part, *begun, everstep.patched("late")]

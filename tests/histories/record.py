@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import everstep
 import everstep.run.attempt
 from everstep.testing import MemoryRun
 from tests.histories import agents
@@ -94,6 +95,35 @@ def compacted() -> MemoryRun[Any]:
     return run
 
 
+def busy() -> MemoryRun[Any]:
+    """Heartbeats, a map and a race, lost in the middle of each."""
+    run: MemoryRun[Any] = MemoryRun(agents.busy, "history", seed=9, park_linger_s=1e9)
+    for point in ("in_body:2", "after_append:9", "in_body:4", "after_append:3"):
+        run.attempt(crash_at=point)
+    run.attempt()
+    return run
+
+
+def capped() -> MemoryRun[Any]:
+    """A budget that holds a step back until a person raises it."""
+    run: MemoryRun[Any] = MemoryRun(agents.capped, "history")
+    budget = everstep.Budget(max_tokens=150)
+    assert run.attempt(budget=budget).kind == "parked"
+    run.set_budget({"maxTokens": 400}, by="jane")
+    run.attempt(budget=budget, crash_at="after_append:3")
+    run.attempt(budget=budget)
+    return run
+
+
+def epochs() -> MemoryRun[Any]:
+    """Two segments with snapshots, lost after each kind of them."""
+    run: MemoryRun[Any] = MemoryRun(agents.epochs, "history", {"part": 0})
+    for point in ("in_body:3", "after_append:4", "in_body:2"):
+        run.attempt(crash_at=point)
+    run.attempt()
+    return run
+
+
 SCRIPTS: dict[str, Callable[[], MemoryRun[Any]]] = {
     "everything": everything,
     "cancelled": cancelled,
@@ -104,6 +134,9 @@ SCRIPTS: dict[str, Callable[[], MemoryRun[Any]]] = {
     "patched_old": patched_old,
     "patched_new": patched_new,
     "pinned": pinned,
+    "busy": busy,
+    "capped": capped,
+    "epochs": epochs,
 }
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 import everstep
 from everstep import testing
 from everstep.errors import Diverged
-from everstep.journal.records import Finished, RunStarted, Snapshot
+from everstep.journal.records import Finished, Record, RunStarted, Snapshot
 from everstep.testing import MemoryRun
 from tests.histories import agents
 
@@ -57,7 +58,7 @@ def test_c10_users_replay_histories_the_same_way(path: Path) -> None:
     told = testing.RecordedRun.read(path)
     done = testing.replay(path, getattr(agents, told.agent))
     assert done.finished == ("unfinished" not in path.stem)
-    assert done.steps > 0
+    assert done.steps > 0 or "epochs" in path.stem  # that one begins at its last snapshot
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if "everything" in p.stem], ids=lambda p: p.stem)
@@ -68,11 +69,9 @@ def test_c10_a_changed_agent_is_refused(path: Path) -> None:
 
 
 def test_every_kind_of_record_is_in_the_histories() -> None:
+    """A new kind needs a history: record.py writes one."""
     kinds = {record.kind for path in FILES for record in load(path).records}
-    assert kinds == {
-        "run_started", "intent", "result", "failure", "abandoned", "try_failed", "timer", "fired", "value", "uncertain",
-        "pinned", "settled", "park", "snapshot", "segment", "cancel", "finished",
-    }  # fmt: skip
+    assert kinds == set(TypeAdapter(Record).json_schema()["discriminator"]["mapping"])
 
 
 REPLAY = """
