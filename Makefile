@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
 CLUSTER ?= everstep
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test test-fast tidy unit contract component sim property crash chart e2e bench demo demo-local cluster cluster-down images clean
+.PHONY: help venv lint test test-fast tidy unit contract component sim property histories crash chart e2e bench demo demo-local cluster cluster-down images clean
 
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -16,17 +16,18 @@ $(VENV)/.ready: pyproject.toml
 	$(PY) -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-lint: venv ## ruff, mypy --strict, import-linter
+lint: venv ## ruff, mypy --strict, import-linter, everstep check of the examples
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+	cd agent_image/examples && PYTHONPATH=.. $(abspath $(PY)) -m everstep.cli check *.py
 
-test: lint tidy unit contract component sim property crash chart e2e ## Everything, on a real cluster too; what CI runs
+test: lint tidy unit contract component sim property histories crash chart e2e ## Everything, on a real cluster too; what CI runs
 
 test-fast: tidy unit ## What needs no server: seconds
 
-tidy unit contract component sim property crash chart: venv ## One tier of tests
+tidy unit contract component sim property histories crash chart: venv ## One tier of tests
 	$(PYTEST) tests/$@
 
 e2e: venv cluster images ## Real failures on a real three-node kind cluster
