@@ -165,7 +165,8 @@ async def test_two_operators_make_one_pod_per_attempt(bench: Rig) -> None:
     for name in names:
         await bench.until(lambda n=name: bench.condition(n, "Succeeded").startswith("True"), f"{name} succeeds", 30)
     assert sorted(bench.server.objects.made) == sorted(f"{name}-{n}" for name in names for n in (1, 2))
-    assert len(bench.server.objects.find("secrets", "everstep-system", "")) == 1, "one key Secret"
+    secrets = [s["metadata"]["name"] for s in bench.server.objects.find("secrets", "everstep-system", "")]
+    assert len(secrets) == len(set(secrets)) == 2, "one Secret of chain keys and one that signs exports"
 
 
 async def test_two_installations_do_not_share_a_run(bench: Rig) -> None:

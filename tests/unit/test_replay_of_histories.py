@@ -182,3 +182,23 @@ def test_what_is_written_is_what_was_stored(tmp_path: Path) -> None:
     run: MemoryRun[Any] = MemoryRun(agent(), "go", {"first": 7})
     run.load(again.records)
     assert [encode(r) for r in run.records] == list(told.records)
+
+
+def test_a_compacted_journal_replays_from_its_snapshot() -> None:
+    @everstep.agent
+    async def long(goal: str) -> list[int]:
+        seen = everstep.restored(list[int]) or []
+        for n in range(len(seen), 6):
+            seen = [*seen, await look(n)]
+            if n % 2:
+                everstep.snapshot(seen)
+        return [*seen, await look(9)]
+
+    run: MemoryRun[list[int]] = MemoryRun(long, "go")
+    run.attempt(crash_at="in_body:6")
+    newest = max(r.seq for r in run.records if r.kind == "snapshot")
+    rest = [raw for raw, record in zip(run.raw_records, run.records, strict=True) if record.seq >= newest]
+    assert len(rest) < len(run.records)
+    ran.clear()
+    assert replay(RecordedRun(rest, "go", {}), long) == Replay(1, finished=False)
+    assert ran == []
