@@ -93,6 +93,7 @@ SNIPPETS: dict[str, str] = {
             pass
         for g in asyncio.as_completed({look(1), look(2)}):  #! ES006
             await g
+        w = await look.map(names)                    #! ES006
         h = hash(goal), id(goal)                     #! ES006 ES006
         i = sorted(names), len(names), "a" in names, [x for x in sorted(set(goal))], {x for x in names}, any(x for x in names)
         for j in {1, 2, 3}:

@@ -176,7 +176,7 @@ class Inspector:
     # --- order ----------------------------------------------------------------------------------------------------
 
     def _ordering(self, node: ast.Call, full: str, method: str) -> None:
-        takes = full in TAKES_ORDER or full == "asyncio.as_completed" or method == "join"
+        takes = full in TAKES_ORDER or full == "asyncio.as_completed" or method in ("join", "map")
         for argument in node.args if takes else []:
             self._iterates(argument, node)
         if method == "pop" and isinstance(node.func, ast.Attribute) and not node.args:
