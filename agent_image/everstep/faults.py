@@ -55,6 +55,10 @@ POINTS: dict[str, str] = {
     "after_fork": "a fork and its anchor are written, nobody knows its name yet",
     "before_compact": "the records before a snapshot are about to be deleted",
     "after_compact": "the records before a snapshot are gone, the reply is not processed",
+    "before_key": "a data key was made, the fence that keeps it is not written",
+    "in_erase": "the data key of a run is gone, its goal, inputs and files are still there",
+    "in_rotate": "a new key-encryption key is there, it wraps nothing yet",
+    "after_rotate": "the new key-encryption key wraps all data keys, the old one is still there",
     "before_finished": "the agent returned, `finished` is not written",
     "after_finished": "`finished` is written, the process has not ended",
 }

@@ -66,6 +66,10 @@ ELSEWHERE: dict[str, str] = {
     "before_fork": "test_forks",
     "in_fork": "test_forks",
     "after_fork": "test_forks",
+    "before_key": "test_integrity",
+    "in_erase": "test_integrity",
+    "in_rotate": "test_integrity",
+    "after_rotate": "test_integrity",
     "before_compact": "test_long_runs",
     "after_compact": "test_long_runs",
 }

@@ -113,6 +113,7 @@ async def check_export(
         found += walk.against_anchor()
     else:
         report = await verify(walk, chain, walk.journal, anchor=walk.anchor)
+        walk.notes += report.notes if report.first > 1 else ()
         await walk.rest()
         if not report.whole:
             bad = None if report.bad_seq is None else int(report.bad_seq)
@@ -136,7 +137,7 @@ def _order(finding: Finding) -> float:
 def _report(
     walk: "_Walk", first: Finding | None, signer: str, proved: tuple[str, ...], anchor: Head | None
 ) -> FileReport:
-    notes = []
+    notes = list(walk.notes)
     if first is None and not proved:
         by = f"and is signed by {signer}, which was not given as a key to trust" if signer else "but nothing signs it"
         message = f"the file fits together, {by}: --public-key FILE or --key FILE proves it"
@@ -147,7 +148,8 @@ def _report(
         notes.append("the signature was not checked: pip install 'everstep[integrity]'")
     head, records = walk.head, walk.records
     if first is None:
-        said, finding, bad, message = Judgement.WHOLE, "whole", None, f"whole: {records} records"
+        message = f"whole: records {walk.base.seq + 1} to {head.seq}" if walk.base.seq else f"whole: {records} records"
+        said, finding, bad = Judgement.WHOLE, "whole", None
     else:
         said, finding, bad, message = first.judgement, first.finding, first.bad_seq, first.message
         proved = () if said is not Judgement.WHOLE else proved
@@ -225,6 +227,7 @@ class _Walk:
         self.head = self.base
         self.records = 0
         self.found: list[Finding] = []
+        self.notes: tuple[str, ...] = ()
         self.end: dict[str, Any] | None = None  # Any: JSON data
         self.signature: dict[str, Any] | None = None
         self._heads: dict[int, tuple[str, RecordHash]] = {}  # seq → (q, h) at every stride

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+from everstep import faults
 from everstep.clock import Clock, SystemClock
 from everstep.errors import ConfigError
 from everstep.ids import EpochMs
@@ -63,6 +64,7 @@ async def keyed(
         if not ring.keys:
             ring = _add(where, ring, clock)
         made, fields = new_key(ring, spec.journal, clock.random_bytes)
+        faults.reach("before_key")
         yield Chain(spec.journal, sealer=made), fields
 
 
@@ -78,6 +80,7 @@ async def erase(where: LocalDir, spec: RunSpec, store: Store, clock: Clock) -> N
     now = clock.now_epoch_ms()
     if meta is not None and (fields := erased_fields(meta.fields, now)):
         await store.set_fields(spec.journal, fields)
+    faults.reach("in_erase")
     child.forget(where, spec)
     _forget_words(where, spec, now)
     await rotate(where, store, clock)
@@ -95,6 +98,7 @@ async def rotate(where: LocalDir, store: Store, clock: Clock) -> int:
     with await _lock(where):
         old = _ring(where)
         ring = _add(where, old, clock)
+        faults.reach("in_rotate")
         count = 0
         stuck = []
         for name in where.runs():
@@ -112,6 +116,7 @@ async def rotate(where: LocalDir, store: Store, clock: Clock) -> int:
                 count += len(fields)
         if stuck:
             raise ConfigError("data keys that could not be wrapped anew, so the old keys stay: " + "; ".join(stuck))
+        faults.reach("after_rotate")
         for key_id in old.keys:
             _path(where, key_id).unlink(missing_ok=True)
         return count
