@@ -3,93 +3,39 @@
 C44: the record of what an agent did can be handed to an auditor, who proves it without a key that could forge it.
 """
 
-import asyncio
 import base64
 import hashlib
-import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
+from tests.support.exports import (
+    BLOB_AT,
+    BOTH,
+    BY_KEY,
+    BY_SIGNATURE,
+    OPERATOR_KEY,
+    RECORDS,
+    SIGNER,
+    WAYS,
+    Given,
+    Line,
+    Made,
+    joined,
+    judge,
+    lines,
+    made,
+    place,
+)
 
-import everstep
 from everstep.errors import ConfigError, JournalLost, JournalTampered
-from everstep.ids import Attempt, JournalId, Owner, RecordHash, Seq
+from everstep.ids import JournalId, RecordHash, Seq
 from everstep.journal.chain import Chain, derive_run_key
-from everstep.journal.export import About, PublicChain, export, signed_bytes
-from everstep.journal.exported import FileReport, Judgement, NotAnExport, check_export
-from everstep.journal.memory import MemoryStore
-from everstep.journal.records import Record, Result, RunStarted, encode
+from everstep.journal.export import PublicChain, signed_bytes
+from everstep.journal.exported import Judgement, NotAnExport
 from everstep.journal.signing import PublicKey, SigningKey, SigningRing, read_public_keys
-from everstep.journal.store import Head, Sealed
-from everstep.testing import MemoryRun
-
-OPERATOR_KEY = b"\x07" * 32
-RECORDS = 9
-BLOB_AT = 5
-"""The record whose value is kept beside the journal."""
-Line = dict[str, Any]  # Any: JSON data of the file
-SIGNER = SigningKey.new()
-TRUSTED = [SIGNER.public]
-
-
-@dataclass
-class Made:
-    """A journal and ways to export it."""
-
-    store: MemoryStore
-    chain: Chain
-    heads: list[Head]
-
-    async def file(self, *, signer: SigningKey | None = SIGNER, anchor: Head | None = None) -> bytes:
-        out = io.BytesIO()
-        about = About("triage", "ops", "k1", "0.1.0")
-        await export(self.store, self.chain, about, out.write, anchor=anchor, signer=signer)
-        return out.getvalue()
-
-
-async def made(name: str = "j", *, records: int = RECORDS, key: bytes | None = OPERATOR_KEY, word: str = "x") -> Made:
-    """A journal of `records` records in two attempts; one value is a blob."""
-    store, journal = MemoryStore(), JournalId(name)
-    chain = Chain(journal, None if key is None else derive_run_key(key, journal))
-    head = Head(Seq(0), chain.genesis())
-    heads = [head]
-    await store.fence(journal, Attempt(1), head, {})
-    await store.claim(journal, Attempt(1), Owner("o"))
-    blob = b'"' + word.encode() * 700 + b'"'
-    await store.blob_put(journal, hashlib.sha256(blob).hexdigest(), blob)
-    for n in range(1, records + 1):
-        value: object = {"said": word * 3, "n": n, "ümlaut": "\u2028"}
-        if n == BLOB_AT:
-            value = {"$blob": hashlib.sha256(blob).hexdigest(), "bytes": len(blob)}
-        record: Record = Result(seq=n, key=str(n), name="look", attempt=1, time=n, value=value)
-        if n == 1:
-            record = RunStarted(seq=1, attempt=1, time=1, run="triage", python="3.11", sdk="0.1.0")
-        raw = encode(record)
-        sealed = Sealed(Seq(n), raw, head.hash, chain.link(head.hash, raw))
-        await store.append(journal, Attempt(1), Owner("o"), head, [sealed])
-        head = Head(sealed.seq, sealed.hash)
-        heads.append(head)
-    return Made(store, chain, heads)
-
-
-async def judge(data: bytes, **given: Any) -> FileReport:  # Any: the arguments of check_export
-    return await check_export(io.BytesIO(data), **given)
-
-
-def lines(data: bytes) -> list[Line]:
-    return [json.loads(line) for line in data.splitlines()]
-
-
-def joined(parts: list[Line]) -> bytes:
-    return b"".join(json.dumps(part, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for part in parts)
-
-
-def place(parts: list[Line], seq: int) -> int:
-    """Where a record's line is."""
-    return next(at for at, part in enumerate(parts) if part.get("n") == seq)
+from everstep.journal.store import Head
 
 
 def resealed(parts: list[Line], journal: str, key: bytes | None, *, end: bool = True) -> list[Line]:
@@ -108,13 +54,6 @@ def resealed(parts: list[Line], journal: str, key: bytes | None, *, end: bool = 
         parts[-1]["end"] |= {"public": public.hash, "heads": heads, "head": head, "records": len(heads)}
         parts[0]["head"] = head
     return parts
-
-
-Given = dict[str, Any]
-BY_KEY: Given = {"key": OPERATOR_KEY}
-BY_SIGNATURE: Given = {"trusted": TRUSTED, "demand_signature": True}
-BOTH: Given = BY_KEY | BY_SIGNATURE
-WAYS = pytest.mark.parametrize("given", [BY_KEY, BY_SIGNATURE, BOTH], ids=["key", "signature", "both"])
 
 
 @WAYS
@@ -439,84 +378,3 @@ def test_keys_are_kept_and_handed_out_as_text() -> None:
     with pytest.raises(ConfigError):
         SigningKey("nonsense").public  # noqa: B018 - the property reads the key
     assert not PublicKey(b"\xff" * 32).verifies(b"\x00" * 64, b"x")
-
-
-# --- journals that begin at a snapshot
-
-
-@everstep.step(effect="read")
-async def look(n: int) -> int:
-    return n
-
-
-@everstep.agent
-async def counting(goal: str) -> int:
-    state = everstep.restored(dict) or {"n": 0}
-    while state["n"] < 6:
-        state["n"] += await look(1)
-        if state["n"] % 2 == 0:
-            everstep.snapshot(state)
-    return int(state["n"])
-
-
-async def compacted(*, cut: bool = True) -> tuple[Made, int]:
-    """A journal with three snapshots, without what was before the second; and the seq of that one."""
-    chain = Chain(JournalId("memory-run"), derive_run_key(OPERATOR_KEY, JournalId("memory-run")))
-    run: MemoryRun[int] = MemoryRun(counting, "count", key=chain.key)
-    assert (await asyncio.to_thread(run.attempt)).kind == "succeeded"
-    journal = run.store.journals_by_id[run.journal_id]
-    heads = [Head(Seq(0), chain.genesis()), *(Head(s.seq, s.hash) for s in journal.records)]
-    seq = [r.seq for r in run.records if r.kind == "snapshot"][1]
-    if cut:
-        journal.records = journal.records[seq - 1 :]
-    return Made(run.store, chain, heads), seq
-
-
-@WAYS
-async def test_a_journal_that_begins_at_a_snapshot(given: Given) -> None:
-    j, seq = await compacted()
-    data = await j.file()
-    report = await judge(data, **given)
-    assert (report.judgement, report.head, report.message) == (
-        Judgement.WHOLE,
-        j.heads[-1],
-        f"whole: records {seq} to {j.heads[-1].seq}",
-    )
-    good = lines(data)
-    for bad in range(seq, j.heads[-1].seq + 1):
-        at = place(good, bad)
-        altered = [*good[:at], good[at] | {"r": good[at]["r"].replace('"time":', '"time":1')}, *good[at + 1 :]]
-        report = await judge(joined(altered), **given)
-        assert report.bad_seq == bad, report
-        assert report.judgement in (Judgement.ALTERED, *([Judgement.FORGED] if bad == seq else [])), report
-        report = await judge(joined([*good[:at], *good[at + 1 :]]), **given)
-        assert (report.judgement, report.bad_seq) == (Judgement.CUT, bad), report
-    report = await judge(data, anchor=j.heads[seq + 1], **given)
-    assert report.whole
-
-
-@WAYS
-async def test_a_beginning_that_was_cut_off_the_file(given: Given) -> None:
-    """An attacker makes a whole export look as if it began later: at a record of its own choice, with a header that fits."""
-    j, seq = await compacted(cut=False)
-    good = lines(await j.file())
-    for first in (3, seq):
-        at = place(good, first)
-        base = {"seq": first - 1, "hash": good[at]["p"]}
-        parts = [good[0] | {"base": base}, *good[at:]]
-        public = PublicChain(JournalId("memory-run"), Head(Seq(first - 1), RecordHash(good[at]["p"])))
-        for part in parts:
-            if "n" in part:
-                part["q"] = public.add(part["h"], part["r"].encode())
-        parts[-1] = json.loads(json.dumps(parts[-1]))
-        parts[-1]["end"] |= {"records": len(good) - at - 1, "public": public.hash}
-        if given is BY_KEY:
-            parts[-1]["signature"], parts[0]["signer"] = None, None
-        report = await judge(joined(parts), **given)
-        if given is BY_KEY and first == seq:  # as a compacted journal: genuine, and said to begin there
-            assert (report.judgement, report.message) == (Judgement.WHOLE, f"whole: records {seq} to {j.heads[-1].seq}")
-            assert any("compacted" in note for note in report.notes)
-        else:
-            assert not report.whole, report
-        report = await judge(joined(parts), anchor=j.heads[2], **given)
-        assert not report.whole, "an anchor before the beginning"

@@ -31,7 +31,7 @@ NAMES = """
     StepFailed TooManySteps ValueTooLarge
 """.split()  # noqa: SIM905 - easier to read and to change
 SIGNATURES = {
-    "step": "effect timeout total_timeout heartbeat_timeout retry probe on_uncertain name reserve",
+    "step": "effect timeout total_timeout heartbeat_timeout retry probe on_uncertain name reserve mask",
     "agent": "fn",
     "wrap": "x effect effects retry timeout on_uncertain name live reserve",
     "resource": "factory name timeout",

@@ -31,6 +31,7 @@ from everstep.local.files import LocalDir
 from everstep.local.locks import FileLock
 from everstep.local.sealing import chain_of
 from everstep.local.spec import RunSpec
+from everstep.run.masking import masked
 
 
 @click.command("list", epilog=EPILOG)
@@ -97,7 +98,7 @@ async def _describe(where: LocalDir, spec: RunSpec, store: Store) -> inspect.Doc
         **_reason(where, spec, history, wrong, live),
         "entrypoint": spec.entrypoint,
         "goal": spec.goal,
-        "inputs": dict(spec.inputs),
+        "inputs": masked(dict(spec.inputs)),
         "createdMs": spec.created,
         "supervised": live,
         "attempt": history.last_attempt,

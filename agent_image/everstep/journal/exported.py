@@ -116,7 +116,8 @@ async def check_export(
         walk.notes += report.notes if report.first > 1 else ()
         await walk.rest()
         if not report.whole:
-            bad = None if report.bad_seq is None else int(report.bad_seq)
+            # what was before the header's base is not missing from the file
+            bad = None if report.bad_seq is None else max(int(report.bad_seq), walk.base.seq + 1)
             found.append(Finding(_JUDGEMENT[report.verdict], report.verdict.value, bad, report.message))
     structure = [f for f in walk.found if f.finding in _STRUCTURE]
     found = [*structure, *found, *(f for f in walk.found if f.finding not in _STRUCTURE)]

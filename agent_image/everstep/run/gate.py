@@ -258,7 +258,7 @@ class Gate:
                         key=call.key,
                         name=call.step.name,
                         input=call.digest,
-                        arguments=shown_arguments(call.args),
+                        arguments=shown_arguments(call.args, call.step.mask),
                         reason=self._said(call, no)[:1024],
                         since=hold.since,
                     )

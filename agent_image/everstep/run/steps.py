@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import update_wrapper
 from types import CoroutineType, MethodType
 from typing import (
@@ -24,6 +24,7 @@ from typing import (
 from everstep.budget import Reserve
 from everstep.errors import BadCall, BadStep, NotInRun
 from everstep.ids import EffectClass
+from everstep.run.masking import check_mask
 from everstep.run.probe import Probed
 from everstep.run.retry import ONCE, Retry
 from everstep.run.scope import BODY, SCOPE, Scope
@@ -63,9 +64,11 @@ class Step(Generic[P, R]):
         on_uncertain: OnUncertain,
         name: str,
         reserve: "Reserve | Callable[..., Reserve] | None" = None,
+        mask: tuple[str, ...] = (),
     ) -> None:
         self.fn = fn
         self.reserve = reserve
+        self.mask = mask
         self.effect: EffectClass = effect
         self.timeout_s = timeout_s
         self.total_timeout_s = total_timeout_s
@@ -261,6 +264,7 @@ def step(
     on_uncertain: OnUncertain | None = None,
     name: str | None = None,
     reserve: Reserve | Callable[..., Reserve] | None = None,
+    mask: Sequence[str] | None = None,
 ) -> StepDecorator:
     """Declare a function as a step: its call is journaled, and once it has an outcome it never runs again.
 
@@ -274,6 +278,7 @@ def step(
     on_uncertain       at_most_once only: "ask" a person (default) or "fail" with StepFailed
     name               shown to people and checked on replay; default the function's name
     reserve            the most one try may use, for the run's budget: a Reserve, or a function of the step's arguments giving one
+    mask               fields of arguments that people are shown as ***, like ("pin", "card.number"); password, token … always are
 
     docs/steps.md tells each with its reason and with what happens on a crash.
 
@@ -293,13 +298,10 @@ def step(
     if on_uncertain not in (None, "ask", "fail"):
         raise BadStep(f'on_uncertain must be "ask" or "fail", not {on_uncertain!r}')
 
+    hides = check_mask(mask)
+
     def declare(function: Callable[..., Any]) -> Any:  # AsyncStep or SyncStep, see StepDecorator
-        if (
-            not inspect.isfunction(function)
-            or inspect.isgeneratorfunction(function)
-            or inspect.isasyncgenfunction(function)
-        ):
-            raise BadStep(f"{function!r} cannot be a step: a step is a plain or async function that returns its result")
+        _check_function(function)
         kind = AsyncStep if inspect.iscoroutinefunction(function) else SyncStep
         return kind(
             function,
@@ -312,9 +314,16 @@ def step(
             on_uncertain=on_uncertain or "ask",
             name=name or function.__name__,
             reserve=reserve,
+            mask=hides,
         )
 
     return declare
+
+
+def _check_function(function: object) -> None:
+    generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if not inspect.isfunction(function) or generates:
+        raise BadStep(f"{function!r} cannot be a step: a step is a plain or async function that returns its result")
 
 
 def check_bounds(

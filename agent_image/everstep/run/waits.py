@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from everstep.ids import EpochMs
 from everstep.journal.records import Json, Uncertain, Waited, canonical
 from everstep.run.calls import StepCall
+from everstep.run.masking import masked
 
 ARGUMENTS_SHOWN_BYTES = 4096
 REASON_MAX = 1024
@@ -38,7 +39,7 @@ class Question:
             key=call.key,
             name=call.step.name,
             input=call.digest,
-            arguments=shown_arguments(call.args),
+            arguments=shown_arguments(call.args, call.step.mask),
             reason=(self.reason + (f". {self.refused}" if self.refused else ""))[:REASON_MAX],
             since=self.since,
         )
@@ -59,8 +60,9 @@ class Pause:
         return Waited(kind="timer", key=call.key, name=call.step.name, reason=reason, since=self.since, due=self.due)
 
 
-def shown_arguments(args: object) -> Json:
-    """The arguments as far as they fit: the longest are cut to text, so that a person still sees the others."""
+def shown_arguments(whole: object, mask: tuple[str, ...] = ()) -> Json:
+    """The arguments as far as they fit, secrets masked: the longest are cut to text, so that a person still sees the others."""
+    args = masked(whole, mask)
     raw = canonical(args)
     if len(raw) <= ARGUMENTS_SHOWN_BYTES or not isinstance(args, dict) or not args:
         return args if len(raw) <= ARGUMENTS_SHOWN_BYTES else None
