@@ -162,6 +162,19 @@ def test_details_reach_the_next_process() -> None:
     assert run.run() == [0, 4]
 
 
+def test_sigterm_leaves_nothing_of_the_way_behind() -> None:
+    run: MemoryRun[object] = MemoryRun(copier, "go", {"rows": 6})
+
+    def at_17_s(point: str) -> None:
+        if point == "in_body":
+            asyncio.get_running_loop().call_later(17, run.terminate)
+
+    assert run.attempt(on_point=at_17_s, grace_s=1).kind == "stopped"
+    recorded = [r.details for r in run.records if isinstance(r, Heartbeat)]
+    assert recorded == [1, 2, 3], "the third beat at 15 s was not due before 21 s"
+    assert run.run() == [0, 3]
+
+
 def test_every_crash_with_heartbeats_goes_on_and_replays() -> None:
     moments = [at for at, _, ended in for_every_crash(lambda: fresh(copier, rows=4)) if ended.kind == "succeeded"]
     assert len(moments) > 20

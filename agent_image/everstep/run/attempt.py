@@ -393,6 +393,7 @@ class Attempt:
     async def _leave(self, engine: Engine) -> None:
         """After SIGTERM. Raises Terminated."""
         until = self.clock.monotonic_s() + self.config.grace_s
+        _record_details(engine)  # at once: nothing promises that the grace time is really given
         while engine.bodies.running and engine.stop_reason is None and self.clock.monotonic_s() < until:
             engine.idle.clear()
             try:
@@ -401,6 +402,7 @@ class Attempt:
                 break
         if engine.stop_reason is not None:
             raise engine.stop_reason
+        _record_details(engine)
         for call in list(engine.delivery.pending.values()):
             # Announced, never begun: say so, or the next attempt would have to ask whether it happened, or was paid.
             if isinstance(call, StepCall) and call.intent_seq and _must_say_that_it_did_not_begin(call):
@@ -453,6 +455,12 @@ class Attempt:
             except BaseException as e:
                 engine.stop(e)
                 return
+
+
+def _record_details(engine: Engine) -> None:
+    """The newest heartbeats of the bodies in flight, for the attempt that follows."""
+    for driver in list(engine.drivers.values()):
+        driver.details.record()
 
 
 async def _awaited(agent: Agent[..., Any], bound: dict[str, Any]) -> Any:  # of any signature and result

@@ -39,7 +39,7 @@ class Details:
         timeout_s = call.step.heartbeat_timeout_s
         self._every_s = UNBOUNDED_EVERY_S if timeout_s is None else THROTTLE * timeout_s
         self.newest = recorded
-        self._recorded = canonical(recorded)
+        self._recorded = b"null" if recorded is None else canonical(recorded)
         self._began_s = engine.clock.monotonic_s()
         self._recorded_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
