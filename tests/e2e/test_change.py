@@ -77,7 +77,9 @@ def test_a_run_in_one_signed_file(cluster: Cluster, make_run: Make, tmp_path: Pa
 
     lines = file.read_text(encoding="utf-8").splitlines()
     record = json.loads(lines[4])
-    record["r"] = record["r"].replace("export-0", "export-9")
+    changed = record["r"].replace('"attempt":1', '"attempt":2')
+    assert changed != record["r"], record
+    record["r"] = changed
     lines[4] = json.dumps(record)
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     altered = everstep("verify", str(file), "--public-key", str(keys), *anchor)
