@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 import everstep
+from everstep.errors import BadStore
 from everstep.ids import Attempt, JournalId, Owner, RecordHash, Seq
+from everstep.journal.memory import MemoryStore
 from everstep.journal.records import RunStarted, Segment, Snapshot
-from everstep.journal.store import Head
+from everstep.journal.store import CompactAnswer, Head
 from everstep.journal.told import anchor_field, read_anchor
 from everstep.testing import MemoryRun, for_every_crash
 
@@ -149,6 +151,23 @@ def test_the_told_anchor_reads_as_written() -> None:
     head = Head(Seq(7), RecordHash("a" * 64))
     assert read_anchor(anchor_field(head)["anchor"]) == head
     assert read_anchor("") is None
+
+
+def test_a_store_that_may_not_delete_stops_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    """E.g. an ACL without XTRIM: the journal only grows, the run goes on, and the log says why."""
+
+    class Grudging(MemoryStore):
+        async def compact(self, *_arguments: Any, **_named: Any) -> CompactAnswer:
+            raise BadStore("this user may not run XTRIM")
+
+        def copy(self) -> "Grudging":
+            return self
+
+    run: MemoryRun[list[int]] = MemoryRun(reading, "g", store=Grudging())
+    assert run.attempt(crash_at="before_finished").kind == "crashed"
+    assert run.attempt().value == [BIG] * 4
+    assert "XTRIM" in caplog.text
+    assert run.records[0].kind == "run_started"
 
 
 async def test_a_fenced_process_deletes_nothing() -> None:

@@ -18,7 +18,7 @@ import re
 from typing import TYPE_CHECKING
 
 from everstep import faults
-from everstep.errors import JournalUnavailable
+from everstep.errors import BadStore, JournalUnavailable
 from everstep.ids import Seq
 from everstep.journal.records import canonical, encode
 from everstep.journal.store import COMPACT_MAX_BLOBS, CompactAnswer, Head
@@ -94,6 +94,13 @@ class Compaction:
             await self._compact(sweep=blobs - self._named.keys())
         except JournalUnavailable as e:
             log.debug("the journal was not compacted: %s", e)
+        except BadStore as e:
+            self._give_up(e)
+
+    def _give_up(self, why: BadStore) -> None:
+        """A right that compaction alone needs is missing. A journal that only grows is no reason to stop a run."""
+        log.warning("the journal is not compacted, and only grows: %s", why)
+        self._openings.clear()
 
     # --- while it runs --------------------------------------------------------------------------------------------
 
@@ -110,6 +117,9 @@ class Compaction:
                 compacted = await self._compact()
             except JournalUnavailable as e:
                 log.debug("the journal was not compacted: %s", e)
+            except BadStore as e:
+                self._give_up(e)
+                return
             wait_s = LOOK_FIRST_S if compacted else min(2 * wait_s, LOOK_MAX_S)
             if self.waits_for:
                 self._wake.set()
