@@ -23,7 +23,7 @@ def kubectl_everstep(cluster: Cluster, *arguments: str, timeout_s: float = 240) 
     """`kubectl everstep` with the cluster's kubectl first on PATH, in the namespace of the runs."""
     env = dict(os.environ, KUBECONFIG=str(cluster.kubeconfig))
     env["PATH"] = f"{cluster.kubectl_path.parent}{os.pathsep}{env.get('PATH', '')}"
-    asks = arguments[0] in ("result", "steps", "verify", "export", "fork", "public-key")
+    asks = arguments[0] in ("result", "steps", "verify", "export", "fork", "budget", "public-key")
     place = ["--operator-namespace", SYSTEM] if asks else []
     return subprocess.run(
         [sys.executable, "-c", "from everstep.cli.kubectl import main; main()", *arguments, "-n", NAMESPACE, *place],
