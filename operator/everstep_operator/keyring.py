@@ -15,7 +15,7 @@ from typing import Final
 from everstep.clock import Clock
 from everstep.errors import ConfigError
 from everstep.ids import JournalId
-from everstep.journal.chain import Chain, derive_run_key
+from everstep.journal.chain import Chain, derive_run_key, key_age
 from everstep.journal.store import Head
 from everstep_operator.cluster.api import Json
 from everstep_operator.cluster.client import Cluster
@@ -27,13 +27,13 @@ FIRST_KEY_ID: Final = "k1"
 
 @dataclass(frozen=True)
 class KeyRing:
-    """Operator keys by id. `current` is the newest id: the longest, then the last in text order (k2 < k10)."""
+    """Operator keys by id. `current` is the newest id."""
 
     keys: Mapping[str, bytes] = field(repr=False)
 
     @property
     def current(self) -> str:
-        return max(self.keys, key=lambda key_id: (len(key_id), key_id))
+        return max(self.keys, key=key_age)
 
     def chain(self, journal: JournalId, key_id: str) -> Chain:
         """The chain of one journal. Raises KeyError for an id that is not there."""

@@ -24,18 +24,15 @@ import asyncio
 import contextlib
 import re
 import sqlite3
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.errors import JournalUnavailable
-from everstep.ids import JournalId
-from everstep.journal.progress import Progress
-from everstep.journal.records import Finished
 from everstep.journal.told import anchor_field
 from everstep.testing import MemoryRun
 from tests.bench import agents
+from tests.bench.taken_up import driver_of, kill_and_take_up
 from tests.crash.driver import AgentProcess, Driver
 
 TIMEOUT_S = 1800.0
@@ -103,52 +100,26 @@ async def _anchor(driver: Driver, agent: AgentProcess) -> int:
 
 async def measure(steps: int, every: int, state_bytes: int = 1000) -> Point:
     """Run, kill, take up."""
-    with tempfile.TemporaryDirectory(prefix="everstep-long-", dir=Path.cwd()) as folder:
-        home = Path(folder)
-        driver = Driver(
-            f"sqlite://{home}/journal.db",
-            JournalId("bench"),
-            home / "run",
-            entrypoint="tests.bench.agents:endless",
-            inputs={"steps": steps, "every": every, "state_bytes": state_bytes},
-            run_key=b"k" * 32,
-            bare_inputs=True,
+    inputs: dict[str, object] = {"steps": steps, "every": every, "state_bytes": state_bytes}
+    async with driver_of("tests.bench.agents:endless", inputs) as driver:
+        live, done = await kill_and_take_up(
+            driver, lambda first: asyncio.wait_for(_anchor(driver, first), TIMEOUT_S), TIMEOUT_S
         )
-        async with driver:
-            await driver.fence()
-            begin = time.perf_counter()
-            first = await driver.spawn(faults="before_finished@1=kill")
-            live = await asyncio.wait_for(_anchor(driver, first), TIMEOUT_S)
-            live_s = time.perf_counter() - begin
-            await driver.take_anchor()
-            await driver.fence()
-            begin = time.perf_counter()
-            second = await driver.spawn(predecessor_dead=True)
-            code = await second.wait(TIMEOUT_S)
-            total_s = time.perf_counter() - begin
-            assert code == 0, second.stderr()
-            assert isinstance(await driver.last(), Finished)
-            meta = await driver.store.meta(driver.journal)
-            assert meta is not None
-            told = Progress.from_bytes(meta.progress or b"")
-            assert told is not None
-            assert told.recorded == steps, told
-            peak = re.search(r"peak_bytes=(\d+) cpu_s=([\d.]+)", second.stderr())
-            assert peak, second.stderr()
-            records = sum([1 async for _ in driver.store.read(driver.journal)])
-            store_bytes = used_bytes(home / "journal.db")
-            return Point(
-                steps,
-                every,
-                told.replay_ms or 0,
-                total_s,
-                live,
-                int(peak[1]),
-                records,
-                store_bytes,
-                live_s,
-                float(peak[2]),
-            )
+        assert done.progress.recorded == steps, done.progress
+        records = sum([1 async for _ in driver.store.read(driver.journal)])
+        store_bytes = used_bytes(Path(driver.store_url.removeprefix("sqlite://")))
+        return Point(
+            steps,
+            every,
+            done.progress.replay_ms or 0,
+            done.total_s,
+            live,
+            done.peak_bytes,
+            records,
+            store_bytes,
+            done.live_s,
+            done.cpu_s,
+        )
 
 
 def crossover(steps: int) -> None:

@@ -9,16 +9,9 @@ Python start included.
 
 import argparse
 import asyncio
-import re
-import tempfile
-import time
 from dataclasses import dataclass
-from pathlib import Path
 
-from everstep.ids import JournalId
-from everstep.journal.progress import Progress
-from everstep.journal.records import Finished
-from tests.crash.driver import Driver
+from tests.bench.taken_up import driver_of, kill_and_take_up
 
 STEP_TIMEOUT_S = 600.0
 
@@ -47,39 +40,10 @@ class Replay:
 
 async def measure(steps: int) -> Replay:
     """Run, kill, replay."""
-    with tempfile.TemporaryDirectory(prefix="everstep-bench-", dir=Path.cwd()) as folder:
-        home = Path(folder)
-        driver = Driver(
-            f"sqlite://{home}/journal.db",
-            JournalId("bench"),
-            home / "run",
-            entrypoint="tests.bench.agents:run",
-            inputs={"steps": steps},
-            run_key=b"k" * 32,
-            bare_inputs=True,
-        )
-        async with driver:
-            await driver.fence()
-            begin = time.perf_counter()
-            first = await driver.spawn(faults="before_finished@1=kill")
-            await first.wait(STEP_TIMEOUT_S)
-            live_s = time.perf_counter() - begin
-            await driver.take_anchor()
-            await driver.fence()
-            begin = time.perf_counter()
-            second = await driver.spawn(predecessor_dead=True)
-            code = await second.wait(STEP_TIMEOUT_S)
-            total_s = time.perf_counter() - begin
-            assert code == 0, second.stderr()
-            assert isinstance(await driver.last(), Finished)
-            meta = await driver.store.meta(driver.journal)
-            assert meta is not None
-            progress = Progress.from_bytes(meta.progress or b"")
-            assert progress is not None
-            assert progress.replayed == steps, progress
-            peak = re.search(r"peak_bytes=(\d+)", second.stderr())
-            assert peak, second.stderr()
-            return Replay(steps, live_s, total_s, progress.replay_ms or 0, int(peak[1]))
+    async with driver_of("tests.bench.agents:run", {"steps": steps}) as driver:
+        _, done = await kill_and_take_up(driver, lambda first: first.wait(STEP_TIMEOUT_S), STEP_TIMEOUT_S)
+        assert done.progress.replayed == steps, done.progress
+        return Replay(steps, done.live_s, done.total_s, done.progress.replay_ms or 0, done.peak_bytes)
 
 
 def main() -> None:

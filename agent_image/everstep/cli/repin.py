@@ -20,6 +20,7 @@ from everstep.clock import SystemClock
 ANNOTATION = "everstep.dev/repin"
 """As the operator's ANNOTATION_REPIN: wakes a parked run once."""
 POLL_S = 1.0
+"""Between two looks at the run while it replays; one small read each."""
 OVER = ("Succeeded", "Cancelled", "CancelForced", "AgentFailed", "DeadlineExceeded")
 """Reasons of Finished that no image changes."""
 STARTING = ("", "Starting", "Replaying", "Blocked")

@@ -28,6 +28,11 @@ def derive_run_key(operator_key: bytes, journal_id: JournalId) -> bytes:
     return hmac.digest(operator_key, _RUN_KEY + journal_id.encode(), "sha256")
 
 
+def key_age(key_id: str) -> tuple[int, str]:
+    """Sorts numbered key ids, whatever keys they name, oldest first: shorter ones, then text order (k2 < k10)."""
+    return len(key_id), key_id
+
+
 @dataclass(frozen=True)
 class Chain:
     """Computes the links of one journal. `key` None means plain SHA-256."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from everstep.errors import ConfigError
 from everstep.ids import EpochMs, JournalId
+from everstep.journal.chain import key_age
 from everstep.journal.sealing import ERASED, KEY_BYTES, NONCE_BYTES, Sealer, cipher
 
 FIELD: Final = "dataKey/"
@@ -32,7 +33,7 @@ class WrappingKeys:
 
     @property
     def current(self) -> str:
-        return max(self.keys, key=lambda name: (len(name), name))
+        return max(self.keys, key=key_age)
 
 
 def wrap(ring: WrappingKeys, journal: JournalId, key_id: str, key: bytes, random_bytes: Callable[[int], bytes]) -> str:

@@ -21,7 +21,7 @@ from everstep.journal.chain import Chain, derive_run_key
 from everstep.journal.export import FORMAT, PLAIN, SHORT_HASH, PublicChain, blob_names, signed_bytes
 from everstep.journal.signing import ALGORITHM, PublicKey, available
 from everstep.journal.store import Head, Meta, Stored
-from everstep.journal.verify import Verdict, verify
+from everstep.journal.verify import Verdict, inner_seq, verify
 
 LINE_MAX_BYTES = 64 * 1024 * 1024
 """A value takes at most 16 MiB, as base64 and JSON a bit more; a longer line is none of ours."""
@@ -297,7 +297,7 @@ class _Walk:
 
     def _look(self, stored: Stored, fits: bool) -> None:
         """What the public chain says of one record."""
-        seq, inner = stored.seq, _inner_seq(stored.record)
+        seq, inner = stored.seq, inner_seq(stored.record)
         if inner is not None and inner != seq:
             message = f"record {inner} sits at the place of record {seq}"
             self.found.append(Finding(Judgement.ALTERED, "swapped", seq, message))
@@ -435,14 +435,6 @@ def _stored(data: dict[str, Any] | None) -> Stored | None:  # Any: JSON data
     if len(digest) != 64 or digest.strip("0123456789abcdef"):
         return None
     return Stored(Seq(n), raw, RecordHash(prev), RecordHash(digest), Attempt(attempt))
-
-
-def _inner_seq(record: bytes) -> int | None:
-    try:
-        seq = json.loads(record)["seq"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return seq if isinstance(seq, int) else None
 
 
 def _head(data: Any) -> Head:  # Any: JSON data

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from everstep.errors import ConfigError, JournalUnreadable
 from everstep.ids import JournalId, Seq
 from everstep.journal.canonical import canonical
+from everstep.journal.chain import key_age
 from everstep.journal.store import Stored
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Sealer:
     def _current(self) -> tuple[str, bytes]:
         if not self.keys:
             raise ConfigError("the run is encrypted, and its data key is not here")
-        key_id = max(self.keys, key=lambda name: (len(name), name))
+        key_id = max(self.keys, key=key_age)
         return key_id, self.keys[key_id]
 
     def _seal(self, data: dict[str, Any], *place: str) -> bytes:  # Any: JSON data

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from everstep.errors import ConfigError
+from everstep.journal.chain import key_age
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -124,8 +125,8 @@ class SigningRing:
 
     @property
     def names(self) -> list[str]:
-        """Oldest first: shorter names, then text order (s2 < s10)."""
-        return sorted(self.keys, key=lambda name: (len(name), name))
+        """Oldest first."""
+        return sorted(self.keys, key=key_age)
 
     @property
     def next_name(self) -> str:

@@ -223,7 +223,7 @@ class _Check:
             return self._report(Verdict.RECOMPUTED, f"the hash of record {seq} was made without the run's key", seq)
         if digest == stored.hash:
             return self._report(Verdict.ALTERED, f"the previous hash beside record {seq} was changed", seq)
-        inner = _inner_seq(stored.record)
+        inner = inner_seq(stored.record)
         if inner is not None and inner != seq:
             return self._report(Verdict.SWAPPED, f"record {inner} sits at the place of record {seq}", seq)
         if stored.prev_hash != self.hash:
@@ -297,7 +297,7 @@ class _Check:
         )
 
 
-def _inner_seq(record: bytes) -> int | None:
+def inner_seq(record: bytes) -> int | None:
     """The seq a broken record claims, only to word the finding."""
     try:
         seq = json.loads(record)["seq"]

@@ -37,7 +37,7 @@ ARTIFACT_MAX_BYTES = 256 * 1024 * 1024
 class Artifact(BaseModel):
     """A file that was kept: what `everstep.artifact` gives. Plain data, so a step may return it; `open(artifact)` opens it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     path: str
     """As it was given; a relative one counts from the process's working directory."""
@@ -58,6 +58,8 @@ class ArtifactChanged(LimitError):
 
 class Noted(BaseModel):
     """A file of a body, as it stands in a record."""
+
+    model_config = ConfigDict(defer_build=True)
 
     path: str
     sha256: str
