@@ -450,6 +450,7 @@ def _is_class_of(kind: object, base: type) -> bool:
     return inspect.isclass(kind) and issubclass(kind, base)
 
 
+# Only their signature is used: it is that of every request's step, whose body is put in its place (`_everstep_step`).
 async def _declared(method: str, path: str, query: Any, body: Any) -> Any:  # JSON
     raise NotImplementedError
 

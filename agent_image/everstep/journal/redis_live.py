@@ -8,7 +8,7 @@ from everstep.journal.store import ClaimAnswer, ClaimReply, Head
 
 
 class RedisLive:
-    """A part of RedisStore."""
+    """A part of RedisStore, which has the three methods that stand here only to be named."""
 
     def keys(self, journal: JournalId) -> JournalKeys:
         """Of the store."""
