@@ -66,7 +66,7 @@ def test_each_call_is_a_step_of_the_class_the_tool_hints_at(open_tools: Opener, 
 
     run = run_of(agent)
     assert run.attempt(crash_at="after_effect:3").kind == "crashed"
-    assert run.run() == ["sky seen", {"ticket": "FIRE"}, True, 5]
+    assert run.run() == ["sky seen", {"ticket": "FIRE"}, True, 6]
     run.replay()
     assert effects(done) == [
         ("look", "sky"),
@@ -138,6 +138,24 @@ def test_the_user_knows_better_than_the_server(open_tools: Opener, done: Path) -
         ("house.look", "at_most_once"),
     ]
     assert effects(done) == [("shout", "x"), ("look", "sky")]
+
+
+def test_a_tool_that_tells_of_no_progress_any_more_is_called_again(open_tools: Opener, done: Path) -> None:
+    @everstep.agent
+    async def agent(goal: str) -> str:
+        async with everstep.resource(open_tools) as plain:
+            retry = everstep.Retry(2, backoff_s=0)
+            tools = everstep.wrap(plain, effect="read", heartbeat_timeout=1, total_timeout=60, retry=retry)
+            await tools.list_tools()  # tells of nothing and is not bound
+            return text_of(await tools.call_tool("dig", {"depth": 12, "every_s": 0.15}))
+
+    run = run_of(agent)
+    assert run.run() == "12 deep"
+    run.replay()
+    assert effects(done) == [("dig", "12"), ("dig", "12")]
+    failed = next(r for r in run.records if r.kind == "try_failed")
+    assert failed.message == "no heartbeat within 1 s"
+    assert failed.time - next(r for r in run.records if r.name == "mcp.dig").time > 1800
 
 
 async def _progress(_done: float, _total: float | None, _said: str | None) -> None:

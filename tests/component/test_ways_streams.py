@@ -100,6 +100,32 @@ def test_a_stream_without_a_finish_reason_is_a_failed_try(server: ModelServer) -
     assert kinds == [("begin", 1), ("abandoned", 1), ("begin", 2), ("end", 2)]
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_stream_that_falls_silent_is_a_failed_try(server: ModelServer, *, sync: bool) -> None:
+    """A model that stalls in mid-sentence keeps its connection open: no error of the library would ever come."""
+    server.script = lambda _body, number: Reply(TEXT, pause_s=60 if number == 0 else 0.1)
+
+    def client_of(kind: Any) -> Any:
+        plain = kind(api_key="k", base_url=server.url)
+        return everstep.wrap(plain, live=False, heartbeat_timeout=0.5, total_timeout=30)
+
+    @everstep.agent
+    async def ask(goal: str) -> str:
+        stream = await client_of(openai.AsyncOpenAI).chat.completions.create(model="m", messages=ASK, stream=True)
+        return "".join([c.choices[0].delta.content or "" async for c in stream])
+
+    @everstep.agent
+    def ask_sync(goal: str) -> str:
+        stream = client_of(openai.OpenAI).chat.completions.create(model="m", messages=ASK, stream=True)
+        return "".join([c.choices[0].delta.content or "" for c in stream])
+
+    run = run_of(ask_sync if sync else ask)
+    assert run.run() == TEXT, "the second takes more than 1 s in all and is never silent for 0.5 s"
+    run.replay()
+    assert len(server.requests) == 2
+    assert next(r for r in run.records if r.kind == "try_failed").message == "no heartbeat within 0.5 s"
+
+
 def test_a_stream_that_breaks_after_the_agent_saw_a_part_of_it_fails(server: ModelServer) -> None:
     """A second try would say it twice. What was seen is not journaled, the failure is."""
     server.script = lambda _body, _number: Reply(TEXT, cut=4, pause_s=0.05)

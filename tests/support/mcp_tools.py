@@ -1,14 +1,16 @@
 """An MCP server on stdio whose tools leave a line in a file each: `python -m tests.support.mcp_tools FILE`.
 
-Tools: look (read only), file_ticket (idempotent), pay (destructive), shout (no hints), break_off (ends the server in mid-call).
+Tools: look (read only), file_ticket (idempotent), pay (destructive), shout (no hints), break_off (ends the server in mid-call),
+dig (read only; tells of its progress, and the first time falls silent).
 """
 
+import asyncio
 import json
 import os
 import sys
 from pathlib import Path
 
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import ToolAnnotations
 
 
@@ -45,6 +47,17 @@ def main(path: str) -> None:
     def break_off(text: str) -> str:
         effect("break_off", text)
         os._exit(3)
+
+    @server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+    async def dig(context: Context, depth: int, every_s: float) -> str:
+        first = not any(tool == "dig" for tool, _ in effects(Path(path)))
+        effect("dig", str(depth))
+        for i in range(depth):
+            await asyncio.sleep(every_s)
+            await context.report_progress(i, depth)
+        if first:
+            await asyncio.sleep(60)
+        return f"{depth} deep"
 
     server.run("stdio")
 

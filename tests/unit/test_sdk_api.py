@@ -33,8 +33,9 @@ NAMES = """
 SIGNATURES = {
     "step": "effect timeout total_timeout heartbeat_timeout retry probe on_uncertain name reserve mask",
     "agent": "fn",
-    "wrap": "x effect effects retry timeout on_uncertain name live reserve",
+    "wrap": "x effect effects retry timeout total_timeout heartbeat_timeout on_uncertain name live reserve",
     "resource": "factory name timeout",
+    "run_step": "name fn args effect timeout total_timeout heartbeat_timeout retry probe on_uncertain reserve kwargs",
     "per_attempt": "fn args kwargs",
     "Retry": "max_tries backoff_s backoff_max_s factor jitter retry_on retry_if max_tries_by retry_after_max_s on_exhausted",
     "Done": "value",

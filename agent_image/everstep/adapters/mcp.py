@@ -8,6 +8,9 @@ them.
 What belongs to the connection (initialize, subscriptions, the logging level) is done again in each attempt and is no step.
 """
 
+import asyncio
+import contextlib
+import contextvars
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable
@@ -19,6 +22,7 @@ from everstep.journal.records import EffectClass, Json
 from everstep.run.adhoc import make_step
 from everstep.run.apart import per_attempt
 from everstep.run.durable import idempotency_key
+from everstep.run.heartbeat import heartbeat
 from everstep.run.scope import SCOPE
 from everstep.run.steps import AsyncStep
 from everstep.run.wrap import Options, passes, refuse_outside
@@ -129,11 +133,15 @@ class WrappedSession:
         plain: dict[str, Json],
     ) -> Json:
         options = self._everstep_options
+        accepts = inspect.signature(method).parameters if name == "call_tool" else {}
+        beats = "progress_callback" in accepts and options.heartbeat_timeout_s is not None
 
         async def body(arguments: dict[str, Any]) -> Any:  # JSON
             more: dict[str, Any] = {}
-            if name == "call_tool" and "meta" in inspect.signature(method).parameters:
+            if "meta" in accepts:
                 more["meta"] = {**(given.get("meta") or {}), KEY_META: idempotency_key()}
+            if beats:
+                more["progress_callback"] = _beating()
             try:
                 answer = await method(**{**given, **more})
             except Exception as e:
@@ -147,6 +155,8 @@ class WrappedSession:
             f"{options.name or 'mcp'}.{label}",
             effect,
             timeout=options.timeout_s,
+            total_timeout=options.total_timeout_s,
+            heartbeat_timeout=options.heartbeat_timeout_s if beats else None,
             retry=options.retry,
             on_uncertain=options.on_uncertain if effect == "at_most_once" else None,
             reserve=options.reserve,
@@ -195,6 +205,17 @@ class WrappedSession:
         known = self._everstep_known()
         for tool in data.get("tools") or ():
             known[tool["name"]] = tool.get("annotations")
+
+
+def _beating() -> Callable[..., Awaitable[None]]:
+    """A callback for notices of progress, which come in a task of the session's: signs of life of the body that asks now."""
+    context = contextvars.copy_context()
+
+    async def told(_progress: float, _total: float | None, _message: str | None) -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # meant for the body, which is over; the session goes on
+            context.run(heartbeat)
+
+    return told
 
 
 def _answered(error: Exception) -> bool:

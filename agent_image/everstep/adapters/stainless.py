@@ -23,6 +23,7 @@ from everstep.budget import Reserve
 from everstep.errors import BadCall, MaybeDone, StepFailed
 from everstep.journal.records import EffectClass, Json
 from everstep.run.durable import idempotency_key, report_usage, say
+from everstep.run.heartbeat import heartbeat
 from everstep.run.retry import Retry
 from everstep.run.scope import SCOPE
 from everstep.run.steps import AsyncStep, Step, SyncStep
@@ -140,7 +141,8 @@ def wrapped(client: Any, library: Library, options: Options) -> object:  # a cli
 
 
 def retry_of(library: str, retries: int) -> Retry:
-    """What the client itself would try again, seen by the journal."""
+    """What the client itself would try again, seen by the journal. TimeoutError: a try that the step's own bounds ended, which is
+    to the caller what the client's APITimeoutError is."""
     module = importlib.import_module(library)
     again = ("APIConnectionError", "APITimeoutError", "RateLimitError", "InternalServerError", "ConflictError")
     return Retry(
@@ -148,7 +150,7 @@ def retry_of(library: str, retries: int) -> Retry:
         backoff_s=BACKOFF_S,
         backoff_max_s=BACKOFF_MAX_S,
         jitter=0.25,
-        retry_on=(StreamCut, *(getattr(module, name) for name in again)),
+        retry_on=(StreamCut, TimeoutError, *(getattr(module, name) for name in again)),
     )
 
 
@@ -162,14 +164,17 @@ class _Calls:
         library, options = self._everstep_library, self._everstep_options
         return options.effect_of(_short(request), library.effect(request.method, request.path, request.body))
 
-    def _everstep_step(self, request: Request, body: Callable[..., Any], template: Step[..., Any]) -> Step[..., Any]:
-        """The step of one request."""
+    def _everstep_step(
+        self, request: Request, body: Callable[..., Any], template: Step[..., Any], *, stream: bool = False
+    ) -> Step[..., Any]:
+        """The step of one request. Only a stream has signs of life, its chunks, so only it can fall silent."""
         library, options = self._everstep_library, self._everstep_options
         step = copy.copy(template)
         step.fn = body
         step.name = f"{options.name or library.name}.{_short(request)}"
         step.effect = self._everstep_effect(request)
-        step.timeout_s = options.timeout_s
+        step.timeout_s, step.total_timeout_s = options.timeout_s, options.total_timeout_s
+        step.heartbeat_timeout_s = options.heartbeat_timeout_s if stream else None
         step.retry = options.retry or retry_of(
             library.name, int(cast(Any, self).max_retries)
         )  # a client's own attribute
@@ -274,7 +279,7 @@ class _AsyncCalls(_Calls):
             report(library, final)
             return final
 
-        step = self._everstep_step(request, body, _ASYNC)
+        step = self._everstep_step(request, body, _ASYNC, stream=True)
         if scope.engine.sync_agent:
             step.scope(sync_agent=False)  # raises what an async step in a sync agent raises
         chunk_type = typing.get_args(stream_cls)[0]
@@ -332,7 +337,7 @@ class _SyncCalls(_Calls):
             report(library, final)
             return final
 
-        step = cast("SyncStep[..., Any]", self._everstep_step(request, body, _SYNC))
+        step = cast("SyncStep[..., Any]", self._everstep_step(request, body, _SYNC, stream=True))
         try:
             final = step(request.method, request.path, request.query, request.body)
         except StepFailed as failed:
@@ -350,7 +355,8 @@ def shape_of(library: Library, request: Request) -> "type[Shape]":
 
 
 def take(collector: "Shape", chunk: Any) -> None:  # a chunk of either library
-    """Add one chunk to the final message, and its text to the live stream."""
+    """Add one chunk to the final message, and its text to the live stream. A sign of life, too."""
+    heartbeat()
     text = collector.add(as_json(chunk))
     if text:
         say(text)

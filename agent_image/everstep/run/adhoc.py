@@ -11,7 +11,7 @@ from everstep.errors import BadStep
 from everstep.journal.records import EffectClass
 from everstep.run.probe import Probed
 from everstep.run.retry import ONCE, Retry
-from everstep.run.steps import THREE_CLASSES, AsyncStep, OnUncertain, Step, SyncStep, check_bounds
+from everstep.run.steps import THREE_CLASSES, AsyncStep, OnUncertain, Step, SyncStep, check_answers, check_bounds
 
 R = TypeVar("R")
 Reserving = Reserve | Callable[..., Reserve]
@@ -24,6 +24,8 @@ def make_step(
     effect: EffectClass | None,
     *,
     timeout: float | None = None,
+    total_timeout: float | None = None,
+    heartbeat_timeout: float | None = None,
     retry: Retry | None = None,
     probe: Probe | None = None,
     on_uncertain: OnUncertain | None = None,
@@ -35,14 +37,15 @@ def make_step(
         raise BadStep(
             f"step {name} does not say what it does to the outside (effect={effect!r}). Name one of:\n{THREE_CLASSES}"
         )
-    if effect != "at_most_once" and (probe is not None or on_uncertain is not None):
-        raise BadStep(f'step {name}: probe= and on_uncertain= are for effect="at_most_once"')
-    check_bounds(timeout, None, None, retry or ONCE, f"step {name}: ")
+    check_bounds(timeout, total_timeout, heartbeat_timeout, retry or ONCE, f"step {name}: ")
+    check_answers(effect, probe, on_uncertain, reserve, f"step {name}: ")
     kind = AsyncStep if is_async(fn) else SyncStep
     return kind(
         plain(fn),
         effect=effect,
         timeout_s=timeout,
+        total_timeout_s=total_timeout,
+        heartbeat_timeout_s=heartbeat_timeout,
         retry=retry or ONCE,
         probe=probe,
         on_uncertain=on_uncertain or "ask",
@@ -87,6 +90,8 @@ class RunStep:
         *args: object,
         effect: EffectClass,
         timeout: float | None = None,
+        total_timeout: float | None = None,
+        heartbeat_timeout: float | None = None,
         retry: Retry | None = None,
         probe: Probe | None = None,
         on_uncertain: OnUncertain | None = None,
@@ -102,6 +107,8 @@ class RunStep:
         *args: object,
         effect: EffectClass,
         timeout: float | None = None,
+        total_timeout: float | None = None,
+        heartbeat_timeout: float | None = None,
         retry: Retry | None = None,
         probe: Probe | None = None,
         on_uncertain: OnUncertain | None = None,
@@ -116,6 +123,8 @@ class RunStep:
         *args: object,
         effect: EffectClass | None = None,
         timeout: float | None = None,
+        total_timeout: float | None = None,
+        heartbeat_timeout: float | None = None,
         retry: Retry | None = None,
         probe: Probe | None = None,
         on_uncertain: OnUncertain | None = None,
@@ -126,12 +135,21 @@ class RunStep:
 
             answer = await everstep.run_step("ask", client.ask, question, effect="read")
 
-        `name`, `effect`, `timeout`, `retry`, `probe`, `on_uncertain`, `reserve` are those of @everstep.step; everything else goes
-        to `fn`. Arguments and result pass through the journal by the annotations of `fn`; without any they are JSON. What `fn`
-        closes over is not journaled and must be the same in each attempt. A sync `fn` is a plain call in a sync agent; in an
-        async one write `await everstep.run_step.aio(…)`."""
+        `name`, `effect`, `timeout`, `total_timeout`, `heartbeat_timeout`, `retry`, `probe`, `on_uncertain`, `reserve` are those
+        of @everstep.step; everything else goes to `fn`. Arguments and result pass through the journal by the annotations of
+        `fn`; without any they are JSON. What `fn` closes over is not journaled and must be the same in each attempt. A sync
+        `fn` is a plain call in a sync agent; in an async one write `await everstep.run_step.aio(…)`."""
         step = make_step(
-            fn, name, effect, timeout=timeout, retry=retry, probe=probe, on_uncertain=on_uncertain, reserve=reserve
+            fn,
+            name,
+            effect,
+            timeout=timeout,
+            total_timeout=total_timeout,
+            heartbeat_timeout=heartbeat_timeout,
+            retry=retry,
+            probe=probe,
+            on_uncertain=on_uncertain,
+            reserve=reserve,
         )
         return cast(Callable[..., Any], step)(*args, **kwargs)
 
@@ -143,6 +161,8 @@ class RunStep:
         *args: object,
         effect: EffectClass,
         timeout: float | None = None,
+        total_timeout: float | None = None,
+        heartbeat_timeout: float | None = None,
         retry: Retry | None = None,
         probe: Probe | None = None,
         on_uncertain: OnUncertain | None = None,
@@ -151,7 +171,16 @@ class RunStep:
     ) -> R:
         """A sync `fn` in an async agent; its body runs in a thread."""
         step = make_step(
-            fn, name, effect, timeout=timeout, retry=retry, probe=probe, on_uncertain=on_uncertain, reserve=reserve
+            fn,
+            name,
+            effect,
+            timeout=timeout,
+            total_timeout=total_timeout,
+            heartbeat_timeout=heartbeat_timeout,
+            retry=retry,
+            probe=probe,
+            on_uncertain=on_uncertain,
+            reserve=reserve,
         )
         if not isinstance(step, SyncStep):
             raise BadStep(f"step {name}: {fn!r} is async; write await everstep.run_step(…)")

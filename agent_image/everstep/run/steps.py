@@ -73,8 +73,6 @@ class Step(Generic[P, R]):
         self.timeout_s = timeout_s
         self.total_timeout_s = total_timeout_s
         self.heartbeat_timeout_s = heartbeat_timeout_s
-        self.bounded = any(bound is not None for bound in (timeout_s, total_timeout_s, heartbeat_timeout_s))
-        """Whether a try may time out, so that a sync body needs a thread that can be left behind."""
         self.retry = retry
         self.probe = probe
         self.on_uncertain: OnUncertain = on_uncertain
@@ -84,6 +82,11 @@ class Step(Generic[P, R]):
         self.signature = Signature(fn, name)
         self._method_signature: Signature | None = None
         update_wrapper(cast(Callable[..., Any], self), fn)  # the object stands for the function
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a try may time out, so that a sync body needs a thread that can be left behind."""
+        return any(bound is not None for bound in (self.timeout_s, self.total_timeout_s, self.heartbeat_timeout_s))
 
     def __repr__(self) -> str:
         return f"<step {self.name} ({self.effect})>"
@@ -289,15 +292,7 @@ def step(
     if effect not in get_args(EffectClass):
         raise BadStep(f"effect={effect!r} is none of the three:\n{THREE_CLASSES}")
     check_bounds(timeout, total_timeout, heartbeat_timeout, retry or ONCE)
-    if effect != "at_most_once" and (probe is not None or on_uncertain is not None):
-        raise BadStep(
-            f'probe= and on_uncertain= are for effect="at_most_once"; a step with effect={effect!r} simply runs again'
-        )
-    if reserve is not None and not isinstance(reserve, Reserve) and not callable(reserve):
-        raise BadStep(f"reserve must be an everstep.Reserve or a function that gives one, not {reserve!r}")
-    if on_uncertain not in (None, "ask", "fail"):
-        raise BadStep(f'on_uncertain must be "ask" or "fail", not {on_uncertain!r}')
-
+    check_answers(effect, probe, on_uncertain, reserve)
     hides = check_mask(mask)
 
     def declare(function: Callable[..., Any]) -> Any:  # AsyncStep or SyncStep, see StepDecorator
@@ -324,6 +319,18 @@ def _check_function(function: object) -> None:
     generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
     if not inspect.isfunction(function) or generates:
         raise BadStep(f"{function!r} cannot be a step: a step is a plain or async function that returns its result")
+
+
+def check_answers(effect: EffectClass, probe: object, on_uncertain: object, reserve: object, where: str = "") -> None:
+    """What a declaration says of doubt and of the budget. Raises BadStep."""
+    if effect != "at_most_once" and (probe is not None or on_uncertain is not None):
+        raise BadStep(
+            f'{where}probe= and on_uncertain= are for effect="at_most_once"; a step with effect={effect!r} simply runs again'
+        )
+    if reserve is not None and not isinstance(reserve, Reserve) and not callable(reserve):
+        raise BadStep(f"{where}reserve must be an everstep.Reserve or a function that gives one, not {reserve!r}")
+    if on_uncertain not in (None, "ask", "fail"):
+        raise BadStep(f'{where}on_uncertain must be "ask" or "fail", not {on_uncertain!r}')
 
 
 def check_bounds(

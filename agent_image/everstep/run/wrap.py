@@ -15,9 +15,9 @@ from everstep.errors import BadStep, NotInRun
 from everstep.journal.records import EffectClass
 from everstep.run.adhoc import Reserving, is_async, make_step
 from everstep.run.apart import Resource
-from everstep.run.retry import Retry
+from everstep.run.retry import ONCE, Retry
 from everstep.run.scope import APART, BODY, SCOPE
-from everstep.run.steps import THREE_CLASSES, AsyncStep, OnUncertain, Step, SyncStep
+from everstep.run.steps import THREE_CLASSES, AsyncStep, OnUncertain, Step, SyncStep, check_bounds
 
 T = TypeVar("T")
 _ADAPTERS = {"openai": "openai", "anthropic": "anthropic", "mcp": "mcp"}
@@ -33,6 +33,8 @@ class Options:
     effects: Mapping[str, EffectClass | None] = field(default_factory=dict)
     retry: Retry | None = None
     timeout_s: float | None = None
+    total_timeout_s: float | None = None
+    heartbeat_timeout_s: float | None = None
     on_uncertain: OnUncertain | None = None
     name: str | None = None
     live: bool = True
@@ -53,6 +55,8 @@ def wrap(
     effects: Mapping[str, EffectClass | None] | None = None,
     retry: Retry | None = None,
     timeout: float | None = None,
+    total_timeout: float | None = None,
+    heartbeat_timeout: float | None = None,
     on_uncertain: OnUncertain | None = None,
     name: str | None = None,
     live: bool = True,
@@ -65,21 +69,37 @@ def wrap(
         tools = everstep.wrap(everstep.resource(open_session))      # what a resource gives, once it is open
         shop = everstep.wrap(shop, effects={"find": "read", "buy": "at_most_once", "currency": None})
 
-    effect        the class of every call; needed for a callable, overrides what is known of a client
-    effects       the class by name of a method (a client's: the step's name); None = no step, called as it is
-    retry         for failed tries. Default for clients: as many as the client itself would make (its own are turned off, for the
-                  journal would not see them); else one try
-    timeout       seconds per try; None = no bound but the library's own
-    on_uncertain  for at_most_once calls: "ask" a person (default) or "fail" with StepFailed
-    name          what the steps are called; default the library's, class's or function's name
-    live          streams: True gives the agent each chunk as it comes, False all of it once the whole is journaled
-
-    reserve       for the run's budget, as of a step. Default for clients: an estimate of the request and its bound on the answer
+    effect             the class of every call; needed for a callable, overrides what is known of a client
+    effects            the class by name of a method (a client's: the step's name); None = no step, called as it is
+    retry              for failed tries. Default for clients: as many as the client itself would make (its own are turned off, for
+                       the journal would not see them); else one try
+    timeout            seconds per try; None = no bound but the library's own
+    total_timeout      seconds for all tries of one call and the waits between them, over crashes; None = no bound
+    heartbeat_timeout  seconds a body may be silent; None = as long as it likes. A callable or a method calls
+                       everstep.heartbeat(); in a client's stream each chunk counts as that, in an MCP tool each notice of
+                       progress. Requests that can give no such sign are not bound by it
+    on_uncertain       for at_most_once calls: "ask" a person (default) or "fail" with StepFailed
+    name               what the steps are called; default the library's, class's or function's name
+    live               streams: True gives the agent each chunk as it comes, False all of it once the whole is journaled
+    reserve            for the run's budget, as of a step. Default for clients: an estimate of the request and its bound on the
+                       answer
 
     In a step's body and in what opens a resource it is the plain object. Outside a run its calls raise NotInRun. Neither the
     object nor what it holds is journaled: it must be made the same way in each attempt. Raises BadStep for what it does not know.
     """
-    options = Options(effect, dict(effects or {}), retry, timeout, on_uncertain, name, live, reserve)
+    options = Options(
+        effect,
+        dict(effects or {}),
+        retry,
+        timeout,
+        total_timeout,
+        heartbeat_timeout,
+        on_uncertain,
+        name,
+        live,
+        reserve,
+    )
+    check_bounds(timeout, total_timeout, heartbeat_timeout, retry or ONCE)
     for given in (effect, *options.effects.values()):
         if given is not None and given not in get_args(EffectClass):
             raise BadStep(f"effect {given!r} is none of the three:\n{THREE_CLASSES}")
@@ -119,6 +139,8 @@ def _step(fn: Callable[..., Any], name: str, effect: EffectClass | None, options
         name,
         effect,
         timeout=options.timeout_s,
+        total_timeout=options.total_timeout_s,
+        heartbeat_timeout=options.heartbeat_timeout_s,
         retry=options.retry,
         on_uncertain=options.on_uncertain if effect == "at_most_once" else None,
         reserve=options.reserve,
