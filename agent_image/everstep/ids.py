@@ -31,3 +31,6 @@ InboxId = NewType("InboxId", str)
 
 EffectClass: TypeAlias = Literal["read", "idempotent", "at_most_once"]
 """What a step does to the outside."""
+
+Decision: TypeAlias = Literal["done", "again", "fail"]
+"""What is said of an uncertain step: it was done, run it again, take it as failed."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from everstep.contract import StopReason, Termination
 from everstep.ids import Attempt, EpochMs, InboxId, JournalId, Owner, RecordHash, RunName, Seq
 from everstep.journal.progress import Progress
@@ -97,7 +99,9 @@ def park(seq: int, attempt: int, *waits: Waited, wake: int | None = None) -> Par
 
 
 def finished(seq: int, attempt: int, outcome: str = "succeeded", **more: Any) -> Finished:
-    return Finished.model_validate({"seq": seq, "attempt": attempt, "time": NOW, "outcome": outcome, **more})
+    return msgspec.convert(
+        {"kind": "finished", "seq": seq, "attempt": attempt, "time": NOW, "outcome": outcome, **more}, Finished
+    )
 
 
 UNCERTAIN = Waited(kind="uncertain", key="12", name="send_mail", input="a" * 64, since=NOW - 5000)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pydantic import ValidationError
 from tests.support.observed import UNCERTAIN, spec
 
@@ -84,7 +85,7 @@ def test_a_goal_from_elsewhere_has_a_bound_too() -> None:
 
 
 def test_a_question() -> None:
-    request = build_request(REF, UNCERTAIN.model_copy(update={"arguments": {"to": "a@b"}, "reason": "lost"}), "prod")
+    request = build_request(REF, structs.replace(UNCERTAIN, arguments={"to": "a@b"}, reason="lost"), "prod")
     asked = request["spec"]
     assert (asked["runRef"], asked["key"], asked["kind"], asked["step"]) == (
         {"name": "triage", "uid": "6f0e"},
@@ -100,7 +101,7 @@ def test_a_question() -> None:
 
 
 def test_a_question_about_exhausted_tries() -> None:
-    wait = UNCERTAIN.model_copy(update={"kind": "exhausted", "reason": "all tries failed (max_tries is 3)"})
+    wait = structs.replace(UNCERTAIN, kind="exhausted", reason="all tries failed (max_tries is 3)")
     request = build_request(REF, wait, "prod")
     assert request["spec"]["kind"] == "exhausted"
     assert "failed in all the tries it has" in request["spec"]["prompt"]
@@ -108,23 +109,21 @@ def test_a_question_about_exhausted_tries() -> None:
 
 
 def test_long_arguments_are_not_shown_but_their_digest_is() -> None:
-    request = build_request(REF, UNCERTAIN.model_copy(update={"arguments": "x" * 5000}), "prod")
+    request = build_request(REF, structs.replace(UNCERTAIN, arguments="x" * 5000), "prod")
     assert "arguments" not in request["spec"]
     assert request["spec"]["argumentsDigest"] == "a" * 64
 
 
 def test_every_question_has_its_own_name() -> None:
     """C35: parallel and later questions never share one."""
-    others: list[Waited] = [UNCERTAIN.model_copy(update=u) for u in ({"key": "13"}, {"since": 1}, {"input": "b" * 64})]
+    others: list[Waited] = [structs.replace(UNCERTAIN, **u) for u in ({"key": "13"}, {"since": 1}, {"input": "b" * 64})]
     names = {
         request_name("triage", UNCERTAIN),
         request_name("triage", UNCERTAIN, 2),
         *(request_name("triage", w) for w in others),
     }
     assert len(names) == 5
-    assert request_name("triage", UNCERTAIN) == request_name(
-        "triage", UNCERTAIN.model_copy(update={"reason": "other words"})
-    )
+    assert request_name("triage", UNCERTAIN) == request_name("triage", structs.replace(UNCERTAIN, reason="other words"))
 
 
 def test_only_the_same_unanswered_question_is_adopted() -> None:

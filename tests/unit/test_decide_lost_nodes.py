@@ -1,5 +1,6 @@
 """Lost nodes and the proof of death (design §5, §6; E6-E13, C21-C23, C28)."""
 
+from msgspec import structs
 from tests.support.observed import (
     NOW,
     Case,
@@ -180,6 +181,6 @@ def test_an_attempt_that_wrote_nothing_leaves_nothing_in_flight() -> None:
     assert last.last is not None
     turn = Case(
         status=status(3, entries=entries),
-        journal=journal(4, attempt=2, last=last.last.model_copy(update={"attempt": 1})),
+        journal=journal(4, attempt=2, last=structs.replace(last.last, attempt=1)),
     ).turn()
     assert create_of(turn.decision).predecessor_dead is True

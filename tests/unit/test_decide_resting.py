@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.support.observed import (
     NAME,
     NOW,
@@ -180,13 +181,13 @@ def test_an_uncertain_step_is_asked_about() -> None:
 
 
 def test_exhausted_tries_are_asked_about_and_are_no_uncertainty() -> None:
-    exhausted = UNCERTAIN.model_copy(update={"kind": "exhausted"})
+    exhausted = structs.replace(UNCERTAIN, kind="exhausted")
     turn = parked(exhausted).turn()
     [name] = turn.acts
     assert name.startswith("CreateRequest(")
     assert turn.word == "Waiting/TriesExhausted"
     assert "failed in all tries: kubectl everstep settle triage 12" in turn.message("Parked")
-    both = parked(UNCERTAIN, exhausted.model_copy(update={"key": "13"})).turn()
+    both = parked(UNCERTAIN, structs.replace(exhausted, key="13")).turn()
     assert both.word == "Uncertain/StepUncertain"
     assert "may have happened, or failed in all tries" in both.message("Parked")
 
@@ -289,7 +290,7 @@ def test_applied_means_that_the_record_was_seen() -> None:
 
 
 def test_an_answer_that_the_run_could_not_take_is_followed_by_a_new_question() -> None:
-    refused = UNCERTAIN.model_copy(update={"reason": "value: expected a list"})
+    refused = structs.replace(UNCERTAIN, reason="value: expected a list")
     entries = [
         *PARKED,
         {
@@ -316,7 +317,7 @@ def test_an_answer_that_the_run_could_not_take_is_followed_by_a_new_question() -
 
 def test_two_questions_answer_one() -> None:
     """C35, C36: the answer names its question; the other one stays open."""
-    other = UNCERTAIN.model_copy(update={"key": "13", "name": "charge", "input": "c" * 64})
+    other = structs.replace(UNCERTAIN, key="13", name="charge", input="c" * 64)
     second = request_name(NAME, other)
     requests = {QUESTION: "hreq-1", second: "hreq-2"}
     views = (

@@ -11,14 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
 from everstep.errors import JournalUnreadable
 from everstep.ids import InboxId, JournalId, RecordHash, Seq
 from everstep.journal.canonical import canonical
 from everstep.journal.chain import Chain, derive_run_key
 from everstep.journal.inbox import CancelBody, SettleBody, make_entry, read_body
-from everstep.journal.records import Record, decode, encode
+from everstep.journal.records import KINDS, decode, encode
 from everstep.journal.store import InboxEntry
 
 HERE = Path(__file__).parent
@@ -121,8 +120,7 @@ def test_every_kind_reads_and_writes_the_same_bytes(vector: dict[str, str]) -> N
 
 
 def test_the_vectors_hold_every_kind() -> None:
-    schema = TypeAdapter(Record).json_schema()
-    assert set(schema["discriminator"]["mapping"]) == {v["kind"] for v in EVERY_KIND}
+    assert set(KINDS) == {v["kind"] for v in EVERY_KIND}
 
 
 @pytest.mark.parametrize(("key", "links"), [(RUN_KEY, CHAIN["keyed"]), (None, CHAIN["plain"])], ids=["keyed", "plain"])

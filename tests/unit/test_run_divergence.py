@@ -219,7 +219,7 @@ def test_c7_four_kinds_of_trouble_have_four_names() -> None:
         del run.store.journals_by_id[run.journal_id].records[5:]
 
     def newer(run: MemoryRun[Any]) -> None:
-        planted(run, lambda seq: Result.model_construct(v=99, seq=seq, key="0", attempt=run.number, time=1))
+        planted(run, lambda seq: Result(v=99, seq=seq, key="0", attempt=run.number, time=1))
 
     def unreachable(run: MemoryRun[Any]) -> None:
         async def read(*_: object, **__: object) -> None:

@@ -21,6 +21,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from everstep.errors import ConfigError, JournalTampered
 from everstep.ids import Attempt, Owner, Seq
 from everstep.journal.blobnames import blobs_of
@@ -218,11 +220,11 @@ def _copy(record: Record, seq: int) -> Record:
         update["inbox"] = ""
     if isinstance(record, BudgetRaised) and record.inbox:
         update["inbox"] = _FORKED_INBOX
-    return record.model_copy(update=update)
+    return msgspec.structs.replace(record, **update)
 
 
 def _blobs(record: Record) -> Iterator[str]:
-    for field, value in vars(record).items():
+    for field, value in msgspec.structs.asdict(record).items():
         if field == "applied":
             continue
         yield from blobs_of(value)
@@ -234,14 +236,14 @@ def begin(fork: Fork, started: Mapping[str, Any]) -> list[Record]:  # fields of 
     """The records with a first one that is the new run's own: `started` replaces what differs from the source."""
     first, *rest = fork.records
     assert isinstance(first, RunStarted)
-    own = first.model_copy(update={"image": "", "python": "", "lineage": dict(fork.lineage), **started})
+    own = msgspec.structs.replace(first, **{"image": "", "python": "", "lineage": dict(fork.lineage), **started})
     mine = json.loads(encode(own))
     return [own, *(_epoch(record, mine) if isinstance(record, Snapshot | Segment) else record for record in rest)]
 
 
 def _epoch(record: Snapshot | Segment, started: dict[str, Any]) -> Snapshot | Segment:  # JSON
     """One that opened an epoch, carrying the beginning of the fork in place of the source's, and no ids of its inbox."""
-    return record.model_copy(update={"applied": None, "kept": _carried(record.kept, started)})
+    return msgspec.structs.replace(record, applied=None, kept=_carried(record.kept, started))
 
 
 def _carried(kept: Sequence[dict[str, Any]], started: dict[str, Any]) -> list[dict[str, Any]]:  # JSON

@@ -11,50 +11,47 @@ knows.
 """
 
 from functools import cache
-from typing import Annotated, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+import msgspec
 
 from everstep.errors import JournalUnreadable
-from everstep.ids import InboxId
+from everstep.ids import Decision, InboxId
 from everstep.journal.chain import Chain
 from everstep.journal.records import Json, canonical
 from everstep.journal.store import InboxEntry
 
 
-class CancelBody(BaseModel):
-    """A wish to cancel the run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-    type: Literal["cancel"] = "cancel"
+class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
     by: str = ""
+    """Who said it."""
     reason: str = ""
 
 
-class SettleBody(BaseModel):
+class CancelBody(_Body, frozen=True, kw_only=True, tag="cancel"):
+    """A wish to cancel the run."""
+
+    type: ClassVar[Literal["cancel"]] = "cancel"
+
+
+class SettleBody(_Body, frozen=True, kw_only=True, tag="settle"):
     """A person's word on an uncertain step."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-    type: Literal["settle"] = "settle"
+    type: ClassVar[Literal["settle"]] = "settle"
     key: str
     input: str
-    decision: Literal["done", "again", "fail"]
+    decision: Decision
     since: int = 0
     """Time of the `uncertain` record that asked, epoch ms: the answer counts for that question alone. 0: not said."""
     value: Json = None
-    by: str = ""
-    reason: str = ""
 
 
-class BudgetBody(BaseModel):
+class BudgetBody(_Body, frozen=True, kw_only=True, tag="budget"):
     """A person's word on what the run may use."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-    type: Literal["budget"] = "budget"
+    type: ClassVar[Literal["budget"]] = "budget"
     limits: dict[str, Json]
     """What changes, as in `budget_raised`."""
-    by: str = ""
-    reason: str = ""
 
 
 def budget_entry_prefix(park_seq: int) -> str:
@@ -63,17 +60,17 @@ def budget_entry_prefix(park_seq: int) -> str:
     return f"budget-{park_seq}-"
 
 
-InboxBody: TypeAlias = Annotated[CancelBody | SettleBody | BudgetBody, Field(discriminator="type")]
+InboxBody: TypeAlias = CancelBody | SettleBody | BudgetBody
 
 
 @cache
-def _adapter() -> TypeAdapter[InboxBody]:
-    return TypeAdapter(InboxBody)
+def _decoder() -> msgspec.json.Decoder[InboxBody]:
+    return msgspec.json.Decoder(InboxBody)
 
 
 def make_entry(chain: Chain, entry_id: InboxId, body: InboxBody) -> InboxEntry:
     """An entry ready for `Store.inbox_add`."""
-    raw = canonical(body.model_dump())
+    raw = canonical(msgspec.to_builtins(body))
     if chain.sealer is not None and chain.sealer.seals:
         raw = chain.sealer.seal_inbox(raw, entry_id)
     return InboxEntry(entry_id, raw, chain.inbox_mac(entry_id, raw))
@@ -84,8 +81,6 @@ def read_body(chain: Chain, entry: InboxEntry) -> InboxBody | None:
     if chain.inbox_mac(entry.id, entry.body) != entry.mac:
         return None
     try:
-        return _adapter().validate_json(
-            entry.body if chain.sealer is None else chain.sealer.open_inbox(entry.body, entry.id)
-        )
-    except (ValueError, JournalUnreadable):
+        return _decoder().decode(entry.body if chain.sealer is None else chain.sealer.open_inbox(entry.body, entry.id))
+    except (msgspec.DecodeError, ValueError, RecursionError, JournalUnreadable):
         return None

@@ -15,20 +15,25 @@ Never pickle, never a class name that is imported: a planted payload stays data.
 plain JSON in `value`; one above BLOB_OVER_BYTES is kept as a blob and `value` is `{"$blob": "<sha256>", "bytes": n}`. A result
 with files names their blobs in `parts`, too (everstep.run.artifacts).
 
+Models are msgspec's, not pydantic's: they are all that an attempt needs to start, are there in 10 ms instead of 70, and make,
+write and read a record in about a fifth of the time. Nothing is coerced when one is read; making one checks its names, not types.
+
 Outcome kinds reach agent code one at a time in journal order: result, failure, abandoned, fired, settled, wait_resolved, cancel.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, cast, get_args
+from operator import attrgetter
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+import msgspec
 
 from everstep.errors import JournalUnreadable
+from everstep.ids import Decision, Seq
 from everstep.ids import EffectClass as EffectClass  # noqa: PLC0414 - whoever makes records finds these here
-from everstep.ids import Seq
 from everstep.journal.canonical import Json as Json  # noqa: PLC0414 - likewise
-from everstep.journal.canonical import Layout, canonical_fields, layout
 from everstep.journal.canonical import canonical as canonical  # noqa: PLC0414 - likewise
 
 if TYPE_CHECKING:
@@ -41,11 +46,10 @@ HEARTBEAT_MAX_BYTES = 8 * 1024
 """Details of a heartbeat are a bookmark, not a result: there may be hundreds of them in a long step."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     OUTCOME: ClassVar[bool] = False
 
-    v: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    v: Annotated[int, msgspec.Meta(ge=1, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     seq: int
     key: str = ""
     name: str = ""
@@ -53,10 +57,10 @@ class _Record(BaseModel):
     time: int
 
 
-class RunStarted(_Record):
+class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
     """First record of every journal."""
 
-    kind: Literal["run_started"] = "run_started"
+    kind: ClassVar[Literal["run_started"]] = "run_started"
     run: str
     namespace: str = ""
     goal: str = ""
@@ -75,11 +79,11 @@ class RunStarted(_Record):
     """Of a fork: what it was made of (everstep.journal.fork)."""
 
 
-class Pinned(_Record):
+class Pinned(_Record, frozen=True, kw_only=True, tag="pinned"):
     """Image and Python were changed on purpose, and the journal had been replayed under the new ones: they are the run's from
     here on (everstep.run.pins)."""
 
-    kind: Literal["pinned"] = "pinned"
+    kind: ClassVar[Literal["pinned"]] = "pinned"
     image: str = ""
     """As the attempt was told it, with its digest where that is known; "" in local mode."""
     named: str = ""
@@ -89,10 +93,10 @@ class Pinned(_Record):
     """`spec`, `operator` (the digest of a tag became known), `local repin` or `fork`."""
 
 
-class Intent(_Record):
+class Intent(_Record, frozen=True, kw_only=True, tag="intent"):
     """A step's body is about to start; written and confirmed before it does. One per try."""
 
-    kind: Literal["intent"] = "intent"
+    kind: ClassVar[Literal["intent"]] = "intent"
     effect: EffectClass
     input: str
     """SHA-256 of the canonical arguments."""
@@ -106,11 +110,11 @@ class Intent(_Record):
     """The most this try may use: tokens, costMicroUSD."""
 
 
-class Held(_Record):
+class Held(_Record, frozen=True, kw_only=True, tag="held"):
     """A step was called, and the budget has no room for it: its intent follows when there is, or an outcome without one. Keeps
     the call's place among the agent's calls."""
 
-    kind: Literal["held"] = "held"
+    kind: ClassVar[Literal["held"]] = "held"
     effect: EffectClass
     input: str
     """SHA-256 of the canonical arguments."""
@@ -119,10 +123,10 @@ class Held(_Record):
     reason: str = ""
 
 
-class Result(_Record):
+class Result(_Record, frozen=True, kw_only=True, tag="result"):
     """A step ended well."""
 
-    kind: Literal["result"] = "result"
+    kind: ClassVar[Literal["result"]] = "result"
     OUTCOME: ClassVar[bool] = True
     value: Json = None
     took_ms: int = 0
@@ -132,10 +136,10 @@ class Result(_Record):
     """Of these tokens, by model, in and out: those that had no price and were reported without money."""
 
 
-class Failure(_Record):
+class Failure(_Record, frozen=True, kw_only=True, tag="failure"):
     """A step ended in an exception after its last try; raised as StepFailed live and on replay."""
 
-    kind: Literal["failure"] = "failure"
+    kind: ClassVar[Literal["failure"]] = "failure"
     OUTCOME: ClassVar[bool] = True
     type: str
     message: str
@@ -145,20 +149,20 @@ class Failure(_Record):
     unpriced: dict[str, list[int]] | None = None
 
 
-class Abandoned(_Record):
+class Abandoned(_Record, frozen=True, kw_only=True, tag="abandoned"):
     """A step that was cancelled by the agent and did not end with a result."""
 
-    kind: Literal["abandoned"] = "abandoned"
+    kind: ClassVar[Literal["abandoned"]] = "abandoned"
     OUTCOME: ClassVar[bool] = True
     reason: str = ""
     usage: dict[str, int] | None = None
     unpriced: dict[str, list[int]] | None = None
 
 
-class TryFailed(_Record):
+class TryFailed(_Record, frozen=True, kw_only=True, tag="try_failed"):
     """One try failed and another follows. Message bounded to 1 KiB."""
 
-    kind: Literal["try_failed"] = "try_failed"
+    kind: ClassVar[Literal["try_failed"]] = "try_failed"
     tries: int
     type: str
     message: str
@@ -170,40 +174,40 @@ class TryFailed(_Record):
     """When the next try may begin, epoch ms: a wait that the other side asked for outlives the process."""
 
 
-class Heartbeat(_Record):
+class Heartbeat(_Record, frozen=True, kw_only=True, tag="heartbeat"):
     """What a body in flight last told of its progress, for the next try. Throttled, and only when changed."""
 
-    kind: Literal["heartbeat"] = "heartbeat"
+    kind: ClassVar[Literal["heartbeat"]] = "heartbeat"
     details: Json = None
     """At most HEARTBEAT_MAX_BYTES of canonical JSON."""
 
 
-class Timer(_Record):
+class Timer(_Record, frozen=True, kw_only=True, tag="timer"):
     """A durable timer was created. `due` is absolute, epoch milliseconds."""
 
-    kind: Literal["timer"] = "timer"
+    kind: ClassVar[Literal["timer"]] = "timer"
     due: int
 
 
-class Fired(_Record):
+class Fired(_Record, frozen=True, kw_only=True, tag="fired"):
     """A timer fell due."""
 
-    kind: Literal["fired"] = "fired"
+    kind: ClassVar[Literal["fired"]] = "fired"
     OUTCOME: ClassVar[bool] = True
 
 
-class Value(_Record):
+class Value(_Record, frozen=True, kw_only=True, tag="value"):
     """A value drawn once: `name` is now, uuid4 or random."""
 
-    kind: Literal["value"] = "value"
+    kind: ClassVar[Literal["value"]] = "value"
     value: Json = None
 
 
-class Uncertain(_Record):
+class Uncertain(_Record, frozen=True, kw_only=True, tag="uncertain"):
     """A person is asked: an at_most_once step was in flight when its process was lost, and nothing proves whether the effect
     happened; or the tries of a step are used up (`exhausted`), and it was declared to ask then."""
 
-    kind: Literal["uncertain"] = "uncertain"
+    kind: ClassVar[Literal["uncertain"]] = "uncertain"
     reason: str
     input: str = ""
     exhausted: bool | None = None
@@ -216,13 +220,13 @@ class Uncertain(_Record):
     unpriced: dict[str, list[int]] | None = None
 
 
-class Settled(_Record):
+class Settled(_Record, frozen=True, kw_only=True, tag="settled"):
     """The uncertain step is decided, by probe or person. `done` delivers `value`; `fail` delivers a failure; `again` licenses
     exactly the next intent of this key and is not an outcome for the agent."""
 
-    kind: Literal["settled"] = "settled"
+    kind: ClassVar[Literal["settled"]] = "settled"
     OUTCOME: ClassVar[bool] = True
-    decision: Literal["done", "again", "fail"]
+    decision: Decision
     value: Json = None
     by: str
     """`probe`, or the name of the person."""
@@ -235,10 +239,9 @@ class Settled(_Record):
     data: Json = None
 
 
-class Waited(BaseModel):
+class Waited(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a parked run waits for."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     kind: Literal["uncertain", "exhausted", "timer", "budget"]
     key: str
     name: str = ""
@@ -251,28 +254,28 @@ class Waited(BaseModel):
     due: int | None = None
 
 
-class Park(_Record):
+class Park(_Record, frozen=True, kw_only=True, tag="park"):
     """The attempt ended while the run waits. `wake` = the earliest timer, epoch ms."""
 
-    kind: Literal["park"] = "park"
+    kind: ClassVar[Literal["park"]] = "park"
     waits: list[Waited]
     wake: int | None = None
 
 
-class Cancel(_Record):
+class Cancel(_Record, frozen=True, kw_only=True, tag="cancel"):
     """Somebody asked for the run to be cancelled; delivered as an outcome."""
 
-    kind: Literal["cancel"] = "cancel"
+    kind: ClassVar[Literal["cancel"]] = "cancel"
     OUTCOME: ClassVar[bool] = True
     by: str = ""
     reason: str = ""
     inbox: str = ""
 
 
-class BudgetRaised(_Record):
+class BudgetRaised(_Record, frozen=True, kw_only=True, tag="budget_raised"):
     """What the run may use was changed: by a person, or by another budget at a start (`inbox` is then empty)."""
 
-    kind: Literal["budget_raised"] = "budget_raised"
+    kind: ClassVar[Literal["budget_raised"]] = "budget_raised"
     limits: dict[str, Json]
     """Only what changes; null lifts a limit (everstep.budget)."""
     by: str = ""
@@ -280,7 +283,7 @@ class BudgetRaised(_Record):
     inbox: str = ""
 
 
-class _Epoch(_Record):
+class _Epoch(_Record, frozen=True, kw_only=True):
     """Opens a new epoch: a later attempt begins at the newest of these, and what is before it may be compacted (a record of this
     kind may be the first that is left). Written while nothing is pending. Carries all that must outlive what is before it."""
 
@@ -300,22 +303,22 @@ class _Epoch(_Record):
     """Records of the run itself that still count, whole: run_started, the newest segment, a cancel on its way to the agent."""
 
 
-class Snapshot(_Epoch):
+class Snapshot(_Epoch, frozen=True, kw_only=True, tag="snapshot"):
     """The agent's own state, by `everstep.snapshot(state)`: a restart begins here, and `everstep.restored()` gives `value`."""
 
-    kind: Literal["snapshot"] = "snapshot"
+    kind: ClassVar[Literal["snapshot"]] = "snapshot"
 
 
-class Segment(_Epoch):
+class Segment(_Epoch, frozen=True, kw_only=True, tag="segment"):
     """The agent continued as new: it starts again with the inputs in `value`."""
 
-    kind: Literal["segment"] = "segment"
+    kind: ClassVar[Literal["segment"]] = "segment"
 
 
-class Finished(_Record):
+class Finished(_Record, frozen=True, kw_only=True, tag="finished"):
     """The last record. Success is this record with outcome `succeeded`, never an exit code."""
 
-    kind: Literal["finished"] = "finished"
+    kind: ClassVar[Literal["finished"]] = "finished"
     outcome: Literal["succeeded", "failed", "cancelled"]
     value: Json = None
     type: str = ""
@@ -323,7 +326,7 @@ class Finished(_Record):
     data: Json = None
 
 
-Record: TypeAlias = Annotated[
+Record: TypeAlias = (
     RunStarted
     | Pinned
     | Intent
@@ -343,45 +346,74 @@ Record: TypeAlias = Annotated[
     | Segment
     | Cancel
     | BudgetRaised
-    | Finished,
-    Field(discriminator="kind"),
-]
-_MODELS: dict[bytes, type[_Record]] = {
-    model.model_fields["kind"].default.encode(): model for model in get_args(get_args(Record)[0])
-}
-_KIND = b'"kind":"'
-_LAYOUTS: dict[type, Layout] = {}
-"""The fields of each kind in canonical order, made at its first use."""
+    | Finished
+)
+KINDS: Mapping[str, type[Record]] = {model.kind: model for model in get_args(Record)}
+
+
+class _Form:
+    """How the records of one kind are written: fields that are None are left out, but for those that have no other default.
+
+    msgspec sorts and writes as `canonical` does (a test compares them), but for fractions: 1e16 and 1e+16 are both right. So what
+    may hold fractions is made by `canonical`."""
+
+    __slots__ = ("_fields", "_open", "_shape")
+
+    def __init__(self, model: type[Record]) -> None:
+        fields = msgspec.structs.fields(model)
+        needed = [f.name for f in fields if model is Value or f.default is not None]
+        absent = [f.name for f in fields if f.name not in needed]
+        names = [*needed, *absent]
+        self._shape = msgspec.defstruct(
+            model.__name__,
+            [*needed, *((name, Json, None) for name in absent)],
+            omit_defaults=True,
+            tag_field="kind",
+            tag=model.kind,
+        )
+        self._fields = attrgetter(*names)
+        self._open = [names.index(f.name) for f in fields if f.type not in _WITHOUT_FRACTIONS]
+
+    def encode(self, record: Record) -> bytes:
+        values: Sequence[Json] = self._fields(record)
+        for at in self._open:
+            if type(values[at]) not in _AS_THEY_ARE:
+                values = [*values[:at], msgspec.Raw(canonical(_plain(values[at]))), *values[at + 1 :]]
+        return _ENCODER.encode(self._shape(*values))
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_AS_THEY_ARE = (str, int, bool, NoneType)
+_WITHOUT_FRACTIONS = (
+    *(str, int, EffectClass),
+    *(str | None, int | None, bool | None),
+    *(dict[str, str] | None, dict[str, int] | None, dict[str, list[int]] | None),
+)
+_FORMS: dict[type[Record], _Form] = {}
+"""Made when a kind is first written."""
+
+
+def _plain(value: Json) -> Json:
+    """With what a park waits for as plain JSON."""
+    if isinstance(value, list) and value and isinstance(value[0], Waited):
+        return [
+            {name: told for name, told in msgspec.structs.asdict(wait).items() if told is not None} for wait in value
+        ]
+    return value
 
 
 def encode(record: Record) -> bytes:
-    """The bytes that are stored and hashed."""
-    if record.kind == "park":
-        return canonical(record.model_dump(exclude_none=True))
-    # Every other kind holds plain JSON, so its fields are the object; pydantic's own dump walks each value again.
+    """The bytes that are stored and hashed. Raises ValueError or TypeError for what is not JSON."""
     kind = type(record)
-    fields = _LAYOUTS.get(kind)
-    if fields is None:
-        fields = _LAYOUTS[kind] = layout(list(kind.model_fields))
-    return canonical_fields(fields, vars(record), keep_none=kind is Value)
-
-
-def _read(raw: bytes) -> Record:
-    """By the model of the first kind named in the bytes, which need be built only when it is met. The kind may be that of data
-    inside the record; then the model refuses, and the whole union decides."""
-    at = raw.find(_KIND) + len(_KIND)
-    model = _MODELS.get(raw[at : raw.find(b'"', at)])
-    if model is not None:
-        try:
-            return cast("Record", model.model_validate_json(raw))
-        except ValidationError:
-            pass
-    return _adapter().validate_json(raw)
+    form = _FORMS.get(kind)
+    if form is None:
+        form = _FORMS[kind] = _Form(kind)
+    return form.encode(record)
 
 
 @cache
-def _adapter() -> TypeAdapter[Record]:
-    return TypeAdapter(Record)
+def _decoder() -> msgspec.json.Decoder[Record]:
+    return msgspec.json.Decoder(Record)
 
 
 def decode(raw: bytes, seq: Seq, sealer: "Sealer | None" = None) -> Record:
@@ -390,17 +422,17 @@ def decode(raw: bytes, seq: Seq, sealer: "Sealer | None" = None) -> Record:
     if sealer is not None:
         raw = sealer.open(raw, seq)
     try:
-        return _read(raw)
-    except ValidationError as e:
+        return _decoder().decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError) as e:
         try:
             data = json.loads(raw)
             version, kind = data.get("v"), data.get("kind")
             if "sealed" in data:
                 raise JournalUnreadable(f"record {seq} is encrypted, and no data key was given", seq) from e
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             version, kind = None, None
         raise JournalUnreadable(
             f"record {seq} cannot be read: kind {kind!r}, schema {version!r}; this SDK knows schema {SCHEMA_VERSION}. "
-            f"Use the SDK version that wrote it, or a newer one. ({e.errors()[0]['msg']})",
+            f"Use the SDK version that wrote it, or a newer one. ({e})",
             seq,
         ) from e

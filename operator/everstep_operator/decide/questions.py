@@ -5,8 +5,9 @@ it and parks again for the same wait could not take it, and is asked about with 
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
-from everstep.ids import InboxId
+from everstep.ids import Decision, InboxId
 from everstep.journal.inbox import SettleBody
 from everstep.journal.records import Park, Waited
 from everstep_operator.api.request import arguments_digest, request_name
@@ -131,16 +132,15 @@ def _body(wait: Waited, request: RequestView) -> SettleBody | None:
     answer = request.response
     if answer is None or answer.arguments_digest != arguments_digest(wait):
         return None
-    if answer.decision not in ("done", "again", "fail"):
+    decision: Decision | None = next((word for word in get_args(Decision) if word == answer.decision), None)
+    if decision is None:
         return None
-    return SettleBody.model_validate(
-        {
-            "key": wait.key,
-            "input": wait.input,
-            "since": wait.since,
-            "decision": answer.decision,
-            "value": answer.value,
-            "by": answer.by,
-            "reason": answer.reason,
-        }
+    return SettleBody(
+        key=wait.key,
+        input=wait.input,
+        since=wait.since,
+        decision=decision,
+        value=answer.value,
+        by=answer.by,
+        reason=answer.reason,
     )

@@ -4,6 +4,8 @@ import base64
 import json
 from typing import Any
 
+from msgspec import structs
+
 from everstep import contract
 from everstep.clock import SystemClock
 from everstep.errors import Fenced
@@ -94,7 +96,7 @@ class Agent:
         """Append one record. Raises Fenced as the SDK would."""
         assert self.head is not None
         assert self.chain is not None
-        record = record.model_copy(update={"seq": self.head.seq + 1})
+        record = structs.replace(record, seq=self.head.seq + 1)
         raw = encode(record)
         sealed = Sealed(Seq(record.seq), raw, self.head.hash, self.chain.link(self.head.hash, raw))
         told = Progress(attempt=self.attempt, state="running", recorded=record.seq // 2, step_key=record.key)
