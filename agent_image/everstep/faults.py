@@ -29,6 +29,7 @@ POINTS: dict[str, str] = {
     "after_effect": "the body returned, its result is not queued yet (M3)",
     "before_artifact": "the body is over, none of its files is kept yet",
     "after_artifact": "its files are kept, its result is not queued yet",
+    "in_restore": "one of the files that steps had made is about to be put back",
     "in_stream": "a chunk of a model's stream arrived and was passed on; its final message did not",
     "after_live": "words of a step are in the live stream; they prove nothing",
     "after_result": "the result is queued, not yet written",

@@ -62,6 +62,7 @@ ELSEWHERE: dict[str, str] = {
     "in_stream": "test_streams",
     "before_artifact": "test_artifacts",
     "after_artifact": "test_artifacts",
+    "in_restore": "test_artifacts",
     "after_live": "test_streams",
     "before_fork": "test_forks",
     "in_fork": "test_forks",

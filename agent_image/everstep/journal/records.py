@@ -13,7 +13,7 @@ Every record carries
 
 Never pickle, never a class name that is imported: a planted payload stays data. A value (result, argument, state) is held as
 plain JSON in `value`; one above BLOB_OVER_BYTES is kept as a blob and `value` is `{"$blob": "<sha256>", "bytes": n}`. A result
-with files names their blobs in `parts`, too (everstep.run.artifacts).
+with files, and a snapshot or segment in its `files`, names their blobs in `parts`, too (everstep.run.artifacts).
 
 Models are msgspec's, not pydantic's: they are all that an attempt needs to start, are there in 10 ms instead of 70, and make,
 write and read a record in about a fifth of the time. Nothing is coerced when one is read; making one checks its names, not types.
@@ -300,7 +300,12 @@ class _Epoch(_Record, frozen=True, kw_only=True):
     applied: Json = None
     """Ids of the inbox entries that were applied so far: a list, or the blob that holds it."""
     kept: list[dict[str, Any]]  # JSON
-    """Records of the run itself that still count, whole: run_started, the newest segment, a cancel on its way to the agent."""
+    """Records of the run itself that still count: run_started, the newest segment (without its `files`, which this record's
+    replace), a cancel on its way to the agent."""
+    files: Json = None
+    """Files that steps kept with everstep.artifact and that were still there when this was written, of each path the newest
+    content: a reference as of a result with files, whose own value is null. A restart that begins here puts them back before
+    agent code runs. None: there were none, or an SDK wrote this that did not know the field."""
 
 
 class Snapshot(_Epoch, frozen=True, kw_only=True, tag="snapshot"):

@@ -9,10 +9,15 @@ before the result that names them, and what the step gave is kept in one more:
 So a record names every blob that belongs to it and nothing of a file, and where a run is encrypted its files are, too. Before a
 result is given to agent code, its files are there: as they are, if the content is the same, else restored from the blobs (written
 beside, then renamed). So a pod that replays finds them as the one that ran the step left them.
+
+A restart that begins at a snapshot or segment is given no results of before, so that record lists the files of before itself, in
+the same form with null as the step's value: of each path the newest content that agent code was given, as long as there is a file
+at that path. Who removes a file says that it is not needed any more; its blobs go with the next compaction.
 """
 
 import contextlib
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +33,17 @@ from everstep.run.values import digest
 if TYPE_CHECKING:
     from everstep.run.engine import Engine
 
+log = logging.getLogger("everstep.run")
 CHUNK_BYTES = 4 * 1024 * 1024
 """Of one blob: no store minds it, and neither does the memory of a small pod."""
 ARTIFACT_MAX_BYTES = 256 * 1024 * 1024
 """Above this a file is refused: every pod that replays would fetch it. Keep it in an object store and journal its address."""
+
+
+CARRIED_MAX_PARTS = 1000
+"""Blobs of files that one snapshot or segment lists, so that its record stays below RECORD_MAX_BYTES: 67 bytes each."""
+CARRIED_WARN = 0.8
+"""Part of it from which on the log warns."""
 
 
 class Artifact(BaseModel):
@@ -99,6 +111,9 @@ class Artifacts:
         self._engine = engine
         self._in_place: dict[str, tuple[str, int, int]] = {}
         """By path: the content that this process has seen there, with the size and time of the file then."""
+        self._newest: dict[str, tuple[Json, list[str]]] = {}
+        """By path: what agent code was given last, and the names of its parts; in the order it was given."""
+        self._warned = False
 
     async def keep(self, value: Json, files: list[Noted]) -> Json:
         """Keep what a body noted, before its result. Raises ArtifactChanged, and what the store raises."""
@@ -135,17 +150,55 @@ class Artifacts:
     async def restore(self, files: list[Json], parts: list[str]) -> None:
         """Put them where they were. Raises JournalTampered if a blob is missing or another one, ResourceFailed if a file cannot
         be written."""
-        left = iter(parts)
-        for file in files:
-            names = [next(left) for _ in range(file["parts"])]
+        for file, names in _with_parts(files, parts):
             if self._known(file["path"]) == file["sha256"]:
                 continue
             if not _is_there(file):
+                faults.reach("in_restore")
                 try:
                     await self._write(file, names)
                 except OSError as e:
                     raise ResourceFailed(f"artifact {file['path']} cannot be put back: {e.strerror}") from e
             self._seen(file["path"], file["sha256"])
+
+    def given(self, files: list[Json], parts: list[str]) -> None:
+        """Agent code is given a result with these files, or begins with them."""
+        for file, names in _with_parts(files, parts):
+            self._newest.pop(file["path"], None)
+            self._newest[file["path"]] = (file, names)
+
+    def check_carried(self) -> None:
+        """Raises ValueTooLarge if there are more files than a snapshot or segment can list."""
+        self._still_there()
+
+    def carried(self) -> tuple[bytes, list[str]] | None:
+        """What a snapshot or segment lists: the list as bytes of a blob, and the names of all parts. What is not there any more
+        is forgotten. Raises ValueTooLarge."""
+        self._newest = self._still_there()
+        if not self._newest:
+            return None
+        listed = [file for file, _ in self._newest.values()]
+        parts = [name for _, names in self._newest.values() for name in names]
+        return canonical({"$artifact": None, "files": listed}), parts
+
+    def _still_there(self) -> dict[str, tuple[Json, list[str]]]:
+        there = {path: kept for path, kept in self._newest.items() if os.path.isfile(path)}
+        parts = sum(len(names) for _, names in there.values())
+        if parts > CARRIED_MAX_PARTS:
+            raise ValueTooLarge(
+                f"the files that steps kept with everstep.artifact and that are still there ({len(there)}, the newest "
+                f"{next(reversed(there))}) have {parts} parts; a snapshot or continue_as_new carries at "
+                f"most {CARRIED_MAX_PARTS}. Remove those that are not needed any more, in a step's body, or keep them elsewhere"
+            )
+        if parts > CARRIED_WARN * CARRIED_MAX_PARTS and not self._warned:
+            self._warned = True
+            log.warning(
+                "a snapshot carries %d parts of files that steps kept with everstep.artifact; the bound is %d. Remove files that "
+                "are not needed any more",
+                parts,
+                CARRIED_MAX_PARTS,
+            )
+        return there
 
     async def _write(self, file: Json, names: list[str]) -> None:
         target = Path(file["path"])
@@ -169,6 +222,12 @@ class Artifacts:
         stamp = _stamp(path)
         if stamp is not None:
             self._in_place[path] = (sha256, *stamp)
+
+
+def _with_parts(files: list[Json], parts: list[str]) -> Iterator[tuple[Json, list[str]]]:
+    left = iter(parts)
+    for file in files:
+        yield file, [next(left) for _ in range(file["parts"])]
 
 
 def _told(file: Noted) -> Json:

@@ -123,6 +123,8 @@ class Attempt:
         self._check_terminating()
         engine = await self._make_engine(history, agent)
         engine.delivery.pins = pins
+        if history.began is not None and history.began.files is not None:
+            await engine.delivery.blobs.put_back(history.began.files)
         if self.config.compact and not self.run_to_end:
             await engine.compaction.begin()
             self.loop.engine_task(engine.compaction.run(), "compaction")
@@ -283,7 +285,11 @@ class Attempt:
     async def _start_again(self, engine: Engine) -> None:
         """The agent continued as new."""
         assert self._agent is not None
-        inputs = await engine.epochs.continue_as_new()
+        try:
+            inputs = await engine.epochs.continue_as_new()
+        except LimitError as e:
+            engine.fail(e)
+            return
         engine.delivery.restart()
         self._outcome = (None, None)
         self._start_agent(engine, self._agent, self._agent.bind(self.identity.goal, inputs))

@@ -46,6 +46,8 @@ class Blobs:
         if "parts" in data and not self.artifacts.in_place(kept["files"]):
             self._held[data["$blob"]] = raw
             return False, None
+        if "parts" in data:
+            self.artifacts.given(kept["files"], data["parts"])
         return True, value_in(data, kept)
 
     def seal(self, raw: bytes) -> tuple[str, bytes]:
@@ -73,6 +75,12 @@ class Blobs:
             self._held[name] = await self.fetch(name, "the value")
         if "parts" in data:
             await self.artifacts.restore(json.loads(self._held[name])["files"], data["parts"])
+
+    async def put_back(self, data: Json) -> None:
+        """The files that the snapshot or segment lists at which this attempt begins. Raises as `load`, and ResourceFailed."""
+        files = json.loads(await self.fetch(data["$blob"], "the list of files"))["files"]
+        await self.artifacts.restore(files, data["parts"])
+        self.artifacts.given(files, data["parts"])
 
     async def fetch(self, name: str, what: str) -> bytes:
         """One blob's own bytes, proved. Raises JournalTampered."""

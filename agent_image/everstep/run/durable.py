@@ -125,7 +125,8 @@ def report_usage(
 def artifact(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> "Artifact":
     """Inside a step's body: keep a file that it made. When the body is over, the file's content is kept beside the journal, and
     whenever the step's result is given to agent code, in this pod or another, the file is at its path again, with that content
-    and mode. Annotate the step's result with everstep.Artifact to return it.
+    and mode. A restart that begins at a later snapshot or segment puts it back, too, unless it had been removed by then. Annotate
+    the step's result with everstep.Artifact to return it.
 
     path       a file; a relative path counts from the process's working directory
     max_bytes  bound on its size; default 256 MiB

@@ -45,6 +45,8 @@ class Epochs:
         """Inbox entries that became records."""
         self.leaving: dict[str, Json] | None = None
         """The inputs of `continue_as_new`, from its call until the agent has left."""
+        self._listed = began.files["$blob"] if began and began.files else ""
+        """The blob of the newest list of files."""
         self._scope: Scope | None = None
         self._state: object = ABSENT
         """JSON of the newest snapshot's state."""
@@ -171,20 +173,22 @@ class Epochs:
         except ConfigError as e:
             raise BadCall(f"everstep.continue_as_new: {e}") from e
         self._pending("continue_as_new")
+        self._engine.delivery.blobs.artifacts.check_carried()
         self.leaving = data
 
     async def continue_as_new(self) -> dict[str, Json]:
-        """The agent has left: write the segment. The inputs it starts again with."""
+        """The agent has left: write the segment. The inputs it starts again with. Raises ValueTooLarge if it has left too many
+        files behind since its call."""
         engine = self._engine
         inputs, self.leaving = self.leaving, None
         assert inputs is not None
         if engine.history.finished is not None:
             raise self._not_recorded("continue_as_new")
-        engine.finishing = True
-        faults.reach("before_segment")
         blobs: dict[str, bytes] = {}
         raw = canonical(inputs)
         fields = self._carried(blobs, 1)
+        engine.finishing = True
+        faults.reach("before_segment")
         value = self._kept_apart(Encoded(inputs, raw), blobs)
         await self._store(blobs)
         engine.compaction.carried(raw)
@@ -258,7 +262,11 @@ class Epochs:
 
     def _carried(self, blobs: dict[str, bytes], segments: int) -> dict[str, Any]:  # fields of the records
         engine = self._engine
-        kept = [r for r in engine.history.kept if not (segments and isinstance(r, Segment))]
+        kept = [
+            r.model_copy(update={"files": None}) if isinstance(r, Segment) else r
+            for r in engine.history.kept
+            if not (segments and isinstance(r, Segment))
+        ]
         applied = sorted(self.applied - {""})
         ids = self._kept_apart(Encoded(applied, canonical(applied)), blobs, over_bytes=INBOX_OVER_BYTES)
         return {
@@ -268,7 +276,20 @@ class Epochs:
             "totals": {"steps": engine.steps_recorded, "spend": engine.history.spend.carried()},
             "applied": ids if applied else None,
             "kept": [json.loads(encode(r)) for r in kept],
+            "files": self._files(blobs),
         }
+
+    def _files(self, blobs: dict[str, bytes]) -> Json:
+        """Those of steps that are still there. A list that has not changed is the blob that is there already."""
+        carried = self._engine.delivery.blobs.artifacts.carried()
+        if carried is None:
+            return None
+        raw, parts = carried
+        name, kept = self._engine.delivery.blobs.seal(raw)
+        if name != self._listed:
+            blobs[name] = kept
+        self._listed = name
+        return {"$blob": name, "bytes": len(raw), "parts": parts}
 
     def _kept_apart(self, encoded: Encoded, blobs: dict[str, bytes], over_bytes: int = BLOB_OVER_BYTES) -> Json:
         if len(encoded.raw) <= over_bytes and not self._engine.needs_blob(encoded):
