@@ -1,7 +1,7 @@
 """Files that a step made are where they were in whichever pod the run goes on: each attempt has a working directory of its own.
 
-SIGKILL before and after they are kept, around the snapshots and segments that carry them, and while they are put back; on SQLite and on
-Redis.
+SIGKILL before and after they are kept, around the snapshots and segments that carry them, and while they are put back;
+on SQLite and on Redis.
 """
 
 import signal
