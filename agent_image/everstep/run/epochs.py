@@ -262,11 +262,7 @@ class Epochs:
 
     def _carried(self, blobs: dict[str, bytes], segments: int) -> dict[str, Any]:  # fields of the records
         engine = self._engine
-        kept = [
-            r.model_copy(update={"files": None}) if isinstance(r, Segment) else r
-            for r in engine.history.kept
-            if not (segments and isinstance(r, Segment))
-        ]
+        kept = [json.loads(encode(r)) for r in engine.history.kept if not (segments and isinstance(r, Segment))]
         applied = sorted(self.applied - {""})
         ids = self._kept_apart(Encoded(applied, canonical(applied)), blobs, over_bytes=INBOX_OVER_BYTES)
         return {
@@ -275,7 +271,7 @@ class Epochs:
             "clock": engine.delivery.run_time_ms,
             "totals": {"steps": engine.steps_recorded, "spend": engine.history.spend.carried()},
             "applied": ids if applied else None,
-            "kept": [json.loads(encode(r)) for r in kept],
+            "kept": [{name: told for name, told in data.items() if name != "files"} for data in kept],
             "files": self._files(blobs),
         }
 
