@@ -2,7 +2,6 @@
 
 import os
 import time
-import uuid
 from typing import Protocol
 
 from everstep.ids import EpochMs
@@ -38,7 +37,7 @@ class SystemClock:
         return time.monotonic()
 
     def nonce(self) -> str:
-        return uuid.uuid4().hex
+        return os.urandom(16).hex()
 
     def random_bytes(self, size_bytes: int) -> bytes:
         return os.urandom(size_bytes)

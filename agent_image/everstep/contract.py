@@ -8,8 +8,9 @@ imports nothing but the standard library. The one place that reads the environme
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from everstep.ids import Attempt, JournalId, RecordHash, RunName, Seq
 
@@ -93,8 +94,7 @@ class ContractError(Exception):
     """A variable or file of the process contract is missing or malformed. Not retried: exit 64."""
 
 
-@dataclass(frozen=True)
-class AttemptSettings:
+class AttemptSettings(NamedTuple):
     """What an agent process is told at its start. Built from the environment once, in `everstep.run.__main__`."""
 
     journal_id: JournalId
@@ -112,10 +112,10 @@ class AttemptSettings:
     """The anchor the journal was fenced with; None only with seq 0."""
     predecessor_dead: bool = False
     goal: str = ""
-    inputs: Mapping[str, object] = field(default_factory=dict)
+    inputs: Mapping[str, object] = MappingProxyType({})
     run_key: bytes | None = None
     key_id: str = ""
-    data_keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    data_keys: Mapping[str, bytes] = MappingProxyType({})
     """By id; empty = payloads are not encrypted."""
     store_ca_path: str | None = None
     pod_uid: str = ""
@@ -131,6 +131,9 @@ class AttemptSettings:
     """What the run may use, in the JSON form of everstep.budget; None = as its journal tells."""
     always_replay: bool = False
     debug: bool = False
+
+    def __repr__(self) -> str:
+        return f"<attempt {self.attempt} of {self.journal_id}>"  # not its keys
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "AttemptSettings":
@@ -193,8 +196,7 @@ class StopReason(enum.StrEnum):
     TERMINATED = "Terminated"
 
 
-@dataclass(frozen=True)
-class Termination:
+class Termination(NamedTuple):
     """The termination message: one JSON object of at most 4 KiB (the kubelet's limit), written before the exit."""
 
     reason: StopReason

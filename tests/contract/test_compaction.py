@@ -227,10 +227,10 @@ async def test_a_snapshot_that_was_changed_or_made_up(store: Store, bench: Bench
     forged = first.record.replace(b'"value":"xx', b'"value":"yx')
     assert forged != first.record
     for bad in (
-        replace(first, record=forged),
-        replace(first, hash=RecordHash("ab" * 32)),
-        replace(first, prev_hash=RecordHash("ab" * 32)),
-        replace(first, prev_hash=RecordHash("zz")),
+        first._replace(record=forged),
+        first._replace(hash=RecordHash("ab" * 32)),
+        first._replace(prev_hash=RecordHash("ab" * 32)),
+        first._replace(prev_hash=RecordHash("zz")),
     ):
         bench.rewrite(tale.journal, [bad, *rest])
         report = await check(tale, anchor)
@@ -238,7 +238,7 @@ async def test_a_snapshot_that_was_changed_or_made_up(store: Store, bench: Bench
         with pytest.raises(JournalTampered):
             report.require_whole()
     plain = Chain(tale.journal)
-    bench.rewrite(tale.journal, relinked(plain, [replace(first, record=forged), *rest]))
+    bench.rewrite(tale.journal, relinked(plain, [first._replace(record=forged), *rest]))
     head = bench.entries(tale.journal)[-1]
     bench.set_head(tale.journal, Head(head.seq, head.hash))
     report = await check(tale, anchor)
@@ -253,7 +253,7 @@ def relinked(chain: Chain, entries: list[Stored]) -> list[Stored]:
     done: list[Stored] = []
     prev = entries[0].prev_hash
     for e in entries:
-        done.append(replace(e, prev_hash=prev, hash=chain.link(prev, e.record)))
+        done.append(e._replace(prev_hash=prev, hash=chain.link(prev, e.record)))
         prev = done[-1].hash
     return done
 
@@ -264,7 +264,7 @@ async def test_the_other_snapshot_in_its_place(store: Store, bench: Bench, key: 
     tale, _, anchor = await told(store, key=key)
     good = bench.entries(tale.journal)
     old, new, rest = good[5], good[11], good[12:]
-    for entries in ([replace(old, seq=new.seq), *rest], [old, *rest], [old, new, *rest]):
+    for entries in ([old._replace(seq=new.seq), *rest], [old, *rest], [old, new, *rest]):
         bench.rewrite(tale.journal, entries)
         report = await check(tale, anchor)
         assert not report.whole

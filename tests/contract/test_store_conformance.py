@@ -159,7 +159,7 @@ async def test_append_keeps_bytes_order_and_progress(store: Store) -> None:
     batch = tale.seal(3)
     odd = b'{"seq":4,"attempt":1,"x":"\xe2\x82\xac \\u0000"}\r\n\x00'
     batch += [
-        replace(batch[0], seq=Seq(4), record=odd, prev_hash=batch[2].hash, hash=tale.chain.link(batch[2].hash, odd))
+        batch[0]._replace(seq=Seq(4), record=odd, prev_hash=batch[2].hash, hash=tale.chain.link(batch[2].hash, odd))
     ]
     reply = await store.append(tale.journal, Attempt(1), OWNER, tale.genesis, batch, progress=b"\x00p")
     assert (reply.answer, reply.attempt, reply.head) == (APPEND.OK, 1, Head(Seq(4), batch[3].hash))
@@ -294,7 +294,7 @@ async def test_append_of_no_chain_is_a_fault_of_the_caller(store: Store) -> None
         batch[:65],
         batch[1:3],
         [batch[0], batch[2]],
-        [batch[0], replace(batch[1], prev_hash=RecordHash("00"))],
+        [batch[0], batch[1]._replace(prev_hash=RecordHash("00"))],
     ):
         with pytest.raises(ValueError, match=r"record|append"):
             await store.append(tale.journal, Attempt(1), OWNER, tale.genesis, bad)

@@ -34,7 +34,7 @@ def relinked(chain: Chain, entries: list[Stored], since: int) -> list[Stored]:
     done = entries[: since - 1]
     prev = done[-1].hash if done else chain.genesis()
     for e in entries[since - 1 :]:
-        done.append(replace(e, prev_hash=prev, hash=chain.link(prev, e.record)))
+        done.append(e._replace(prev_hash=prev, hash=chain.link(prev, e.record)))
         prev = done[-1].hash
     return done
 
@@ -63,11 +63,11 @@ async def test_each_record_altered(store: Store, bench: Bench, key: bytes | None
         flipped = RecordHash(("0" if e.hash[0] != "0" else "1") + e.hash[1:])
         before = RecordHash(("0" if e.prev_hash[0] != "0" else "1") + e.prev_hash[1:])
         for bad in (
-            replace(e, record=bytes(raw)),
-            replace(e, record=b""),
-            replace(e, hash=flipped),
-            replace(e, prev_hash=before),
-            replace(e, hash=RecordHash("zz"), prev_hash=RecordHash("")),
+            e._replace(record=bytes(raw)),
+            e._replace(record=b""),
+            e._replace(hash=flipped),
+            e._replace(prev_hash=before),
+            e._replace(hash=RecordHash("zz"), prev_hash=RecordHash("")),
         ):
             bench.rewrite(tale.journal, [*good[:n], bad, *good[n + 1 :]])
             report = await check(tale, anchor)
@@ -96,8 +96,8 @@ async def test_each_pair_of_neighbours_swapped(store: Store, bench: Bench, key: 
     for n in range(RECORDS - 1):
         a, b = good[n], good[n + 1]
         for pair in (
-            [replace(b, seq=a.seq), replace(a, seq=b.seq)],
-            [replace(a, record=b.record), replace(b, record=a.record)],
+            [b._replace(seq=a.seq), a._replace(seq=b.seq)],
+            [a._replace(record=b.record), b._replace(record=a.record)],
         ):
             bench.rewrite(tale.journal, [*good[:n], *pair, *good[n + 2 :]])
             report = await check(tale, anchor)
@@ -112,7 +112,7 @@ async def test_each_record_dropped(store: Store, bench: Bench, key: bytes | None
         bench.rewrite(tale.journal, [*good[:n], *good[n + 1 :]])
         report = await check(tale, anchor)
         assert (report.verdict, report.bad_seq) == (Verdict.DROPPED, n + 1)
-        shifted = [*good[:n], *(replace(e, seq=Seq(e.seq - 1)) for e in good[n + 1 :])]
+        shifted = [*good[:n], *(e._replace(seq=Seq(e.seq - 1)) for e in good[n + 1 :])]
         bench.rewrite(tale.journal, shifted)
         report = await check(tale, anchor)
         assert (report.verdict, report.bad_seq) == (Verdict.SWAPPED, n + 1), "dropped, and the rest moved up"
@@ -162,7 +162,7 @@ async def test_each_record_altered_and_hashes_recomputed_without_the_key(store: 
     tale, anchor = await begun(store)
     good = bench.entries(tale.journal)
     for n in range(1, RECORDS + 1):
-        forged = [replace(e, record=e.record.replace(b"xx", b"yy")) if e.seq == n else e for e in good]
+        forged = [e._replace(record=e.record.replace(b"xx", b"yy")) if e.seq == n else e for e in good]
         forged = relinked(Chain(tale.journal), forged, n)
         bench.rewrite(tale.journal, forged)
         bench.set_head(tale.journal, Head(forged[-1].seq, forged[-1].hash))
@@ -177,7 +177,7 @@ async def test_recomputed_plain_chain_is_caught_by_the_anchor_alone(store: Store
     """Local mode has no key: who can write the file can recompute all of it, up to the anchor kept elsewhere."""
     tale, anchor = await begun(store, key=None)
     good = bench.entries(tale.journal)
-    forged = [replace(e, record=e.record.replace(b"xx", b"yy")) if e.seq == 3 else e for e in good]
+    forged = [e._replace(record=e.record.replace(b"xx", b"yy")) if e.seq == 3 else e for e in good]
     forged = relinked(tale.chain, forged, 3)
     bench.rewrite(tale.journal, forged)
     bench.set_head(tale.journal, Head(forged[-1].seq, forged[-1].hash))
@@ -354,7 +354,7 @@ async def test_attempts_never_go_back(store: Store, bench: Bench) -> None:
     entries = []
     for e, attempt in zip(bench.entries(tale.journal), (1, 2, 1), strict=True):
         raw = e.record.replace(b'"attempt":1', b'"attempt":%d' % attempt)
-        entries.append(replace(e, record=raw, attempt=Attempt(attempt)))
+        entries.append(e._replace(record=raw, attempt=Attempt(attempt)))
     entries = relinked(tale.chain, entries, 1)
     bench.rewrite(tale.journal, entries)
     bench.set_head(tale.journal, Head(entries[-1].seq, entries[-1].hash))

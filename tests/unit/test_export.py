@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from tests.support.exports import (
@@ -343,7 +342,7 @@ Break = Callable[[Made], None]
 
 def _alter(j: Made) -> None:
     kept = j.store.journals_by_id[j.chain.journal_id].records
-    kept[3] = replace(kept[3], record=kept[3].record.replace(b'"time":', b'"time":1'))
+    kept[3] = kept[3]._replace(record=kept[3].record.replace(b'"time":', b'"time":1'))
 
 
 def _lose_blob(j: Made) -> None:

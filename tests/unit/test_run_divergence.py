@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -213,7 +212,7 @@ def test_c7_four_kinds_of_trouble_have_four_names() -> None:
     def alter(run: MemoryRun[Any]) -> None:
         records = run.store.journals_by_id[run.journal_id].records
         at = next(i for i, s in enumerate(records) if b'"value":1' in s.record)
-        records[at] = replace(records[at], record=records[at].record.replace(b'"value":1', b'"value":2'))
+        records[at] = records[at]._replace(record=records[at].record.replace(b'"value":1', b'"value":2'))
 
     def cut(run: MemoryRun[Any]) -> None:
         del run.store.journals_by_id[run.journal_id].records[5:]

@@ -264,7 +264,7 @@ def test_an_inbox_entry_is_bound_to_its_id_and_may_be_plain() -> None:
     assert SECRET.encode() not in entry.body
     assert read_body(chain, entry) == body
     moved = InboxId("settle-2")
-    assert read_body(chain, replace(entry, id=moved, mac=chain.inbox_mac(moved, entry.body))) is None
+    assert read_body(chain, entry._replace(id=moved, mac=chain.inbox_mac(moved, entry.body))) is None
     assert read_body(chain, make_entry(Chain(JOURNAL), InboxId("settle-3"), body)) == body
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -57,7 +56,7 @@ async def _print(where: LocalDir, spec: RunSpec, printer: "_Text | _Json", follo
             else read_live(store, spec.journal, after)
         )
         async for entry in entries:
-            printer.show(entry if sealer is None else replace(entry, text=sealer.open_text(entry.text)))
+            printer.show(entry if sealer is None else entry._replace(text=sealer.open_text(entry.text)))
     finally:
         await store.aclose()
 
@@ -66,7 +65,7 @@ class _Json:
     """One line each."""
 
     def show(self, entry: LiveEntry) -> None:
-        click.echo(json.dumps(vars(entry), ensure_ascii=False))
+        click.echo(json.dumps(entry._asdict(), ensure_ascii=False))
 
     def end(self) -> None:
         return None

@@ -5,7 +5,7 @@ Whoever calls holds a transaction (or never awaits), so what is passed in is one
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from everstep.ids import Attempt, Owner, RecordHash, Seq
 from everstep.journal.store import AppendAnswer, ClaimAnswer, CompactAnswer, FenceAnswer, Head, Sealed
@@ -14,8 +14,7 @@ HashAt = Callable[[int], RecordHash | None]
 """The stored hash of a record by its seq; None where there is none. 0 asks for the previous hash of record 1."""
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What a decision looks at: meta's fields and the seq of the newest record that is really there."""
 
     attempt: Attempt

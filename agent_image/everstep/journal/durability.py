@@ -11,7 +11,6 @@ be declared. Levels, strongest first:
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from everstep.journal.store import DurabilityReport
 
@@ -47,7 +46,7 @@ def refresh(known: DurabilityReport, infos: Mapping[str, Info]) -> DurabilityRep
     problems = [p for node, info in infos.items() for p in _problems(info, f"{node}: " if node else "")]
     server = next((_server(info) for info in infos.values()), "redis")
     replicas = all(_number(info, "connected_slaves") > 0 for info in infos.values())
-    return replace(known, problems=tuple(problems), server=server, replicated=replicas)
+    return known._replace(problems=tuple(problems), server=server, replicated=replicas)
 
 
 def judge(report: DurabilityReport, declared: str | None) -> list[str]:

@@ -24,8 +24,7 @@ goes on exactly after n; whoever comes too late is told what is gone (`gap`, mad
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from everstep.ids import Attempt, JournalId, Owner
 from everstep.journal.store import ClaimReply
@@ -39,8 +38,7 @@ POLL_S = 0.2
 Kind = Literal["text", "begin", "end", "abandoned", "dropped", "gap"]
 
 
-@dataclass(frozen=True)
-class LiveEntry:
+class LiveEntry(NamedTuple):
     """One entry; see the module."""
 
     kind: Kind
@@ -56,7 +54,7 @@ class LiveEntry:
 
     def to_bytes(self) -> bytes:
         """As it is stored, without its position."""
-        data = {name: value for name, value in vars(self).items() if name != "position" and value not in ("", 0)}
+        data = {name: value for name, value in self._asdict().items() if name != "position" and value not in ("", 0)}
         return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
     @classmethod

@@ -147,7 +147,7 @@ class MemoryStore:
         entries = self.inboxes.setdefault(journal, [])
         if any(e.id == entry.id for e in entries):
             return False
-        entries.append(replace(entry, position=str(len(entries) + 1)))
+        entries.append(entry._replace(position=str(len(entries) + 1)))
         return True
 
     async def inbox_read(self, journal: JournalId, after: str = "") -> list[InboxEntry]:

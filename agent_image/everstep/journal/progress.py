@@ -5,13 +5,14 @@
 """
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """`recorded` counts steps with an outcome in the journal, `replayed` those this attempt took from the record."""
 
     attempt: int
@@ -27,14 +28,16 @@ class Progress:
     step_state: str = ""
     """intent, result, failure, abandoned, uncertain."""
     step_epoch_ms: int = 0
-    usage: dict[str, int] = field(default_factory=dict)
+    usage: Mapping[str, int] = MappingProxyType({})
     opened_seq: int = 0
     """Seq of the newest snapshot or segment that waits for an anchor, so that what is before it can be deleted; 0 = none."""
     warning: str = ""
     """A bound that is near, e.g. on steps; "" = none."""
 
     def to_bytes(self) -> bytes:
-        return _ENCODER.encode(vars(self)).encode()  # no deep copy: it rides along with every append
+        fields = self._asdict()  # no deep copy: it rides along with every append
+        fields["usage"] = dict(self.usage)
+        return _ENCODER.encode(fields).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Progress | None":
@@ -46,4 +49,4 @@ class Progress:
             return None
 
 
-_FIELDS = frozenset(Progress.__dataclass_fields__)
+_FIELDS = frozenset(Progress._fields)

@@ -6,7 +6,6 @@ SADD, SREM, SISMEMBER, SMEMBERS, UNLINK, XTRIM, SCAN, INFO; CONFIG GET once if i
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -249,7 +248,7 @@ class RedisStore(RedisLive):
             report = self._durability = durability.report(infos, appendfsync)
             self._drops = durability.drops_transactions(next(iter(infos.values()), {}), await self._default_user())
         fresh = durability.refresh(report, infos)
-        return replace(fresh, problems=(*fresh.problems, durability.DROPS)) if self._drops else fresh
+        return fresh._replace(problems=(*fresh.problems, durability.DROPS)) if self._drops else fresh
 
     async def _default_user(self) -> object:
         """What ACL GETUSER says of user default; None where it may not be asked."""

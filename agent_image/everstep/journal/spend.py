@@ -26,7 +26,7 @@ _CLOSING = {"result", "failure", "try_failed", "abandoned"}
 _SURELY_NOT = {"probe", "everstep"}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Open:
     """A try without an end."""
 
@@ -36,7 +36,7 @@ class _Open:
     """Its body does not run any more; nobody has said yet what became of it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Spend:
     """Grows record by record. Tokens are in and out together, money is micro-USD, times are epoch milliseconds."""
 

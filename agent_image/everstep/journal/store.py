@@ -5,23 +5,21 @@ answer" and "this URL cannot carry a journal" are exceptions (JournalUnavailable
 """
 
 import enum
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """Last (seq, hash) of a journal. An anchor is a head copied into the AgentRun."""
 
     seq: Seq
     hash: RecordHash
 
 
-@dataclass(frozen=True)
-class Sealed:
+class Sealed(NamedTuple):
     """A record ready to be written: its bytes and its place in the chain. Made once, outside any retry loop: the hash is
     the write's identity."""
 
@@ -31,8 +29,7 @@ class Sealed:
     hash: RecordHash
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A record as read back, unverified."""
 
     seq: Seq
@@ -55,8 +52,7 @@ class FenceAnswer(enum.StrEnum):
     """Another hash sits at the anchor's seq."""
 
 
-@dataclass(frozen=True)
-class FenceReply:
+class FenceReply(NamedTuple):
     """The answer to a fence, with what is in force after it."""
 
     answer: FenceAnswer
@@ -76,8 +72,7 @@ class ClaimAnswer(enum.StrEnum):
     """Another owner claimed this attempt."""
 
 
-@dataclass(frozen=True)
-class ClaimReply:
+class ClaimReply(NamedTuple):
     """The answer to a claim, with what is in force after it."""
 
     answer: ClaimAnswer
@@ -103,8 +98,7 @@ class AppendAnswer(enum.StrEnum):
     """Only for an append that parks: an unread inbox entry exists; read it first."""
 
 
-@dataclass(frozen=True)
-class AppendReply:
+class AppendReply(NamedTuple):
     """The answer to an append, with what is in force after it."""
 
     answer: AppendAnswer
@@ -124,8 +118,7 @@ class CompactAnswer(enum.StrEnum):
     TAKEN = "TAKEN"
 
 
-@dataclass(frozen=True)
-class InboxEntry:
+class InboxEntry(NamedTuple):
     """A message from the operator or a person to the run; JSON text in `body`, with an HMAC where the chain is keyed."""
 
     id: InboxId
@@ -135,8 +128,7 @@ class InboxEntry:
     """Place in the inbox, assigned by the store, strictly growing in sort order of (len, text); "" before it is stored."""
 
 
-@dataclass(frozen=True)
-class Meta:
+class Meta(NamedTuple):
     """The journal's meta, as read."""
 
     attempt: Attempt
@@ -144,7 +136,7 @@ class Meta:
     head: Head
     progress: bytes | None
     """What the live attempt last told of itself (JSON, see everstep.journal.progress); informs people, proves nothing."""
-    fields: dict[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = MappingProxyType({})
     """namespace, name, deletedAt, schema, keyId … as strings."""
 
 
@@ -301,8 +293,7 @@ class SendingStore(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class DurabilityReport:
+class DurabilityReport(NamedTuple):
     """What is known of how safely the store keeps an acknowledged write."""
 
     level: str | None

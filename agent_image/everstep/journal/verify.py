@@ -11,8 +11,7 @@ trace; only its own writer, while it lives, notices.
 import enum
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from everstep.errors import JournalLost, JournalTampered
 from everstep.ids import JournalId, Seq
@@ -48,8 +47,7 @@ class Verdict(enum.StrEnum):
 _LOST = (Verdict.LOST, Verdict.TAIL_CUT)
 
 
-@dataclass(frozen=True)
-class VerifyReport:
+class VerifyReport(NamedTuple):
     """The outcome. `head` is the last record that was proved; `records` holds the proved ones only if asked for."""
 
     journal_id: JournalId
@@ -65,7 +63,7 @@ class VerifyReport:
     """The record with which the journal begins: 1, or a snapshot or segment whose predecessors were compacted."""
     notes: tuple[str, ...] = ()
     """What could not be proved, and from where it was."""
-    records: tuple[Stored, ...] = field(default=(), repr=False)
+    records: tuple[Stored, ...] = ()
 
     @property
     def whole(self) -> bool:

@@ -1,6 +1,5 @@
 """`@everstep.agent`, and how goal and inputs reach it."""
 
-import difflib
 import importlib
 import inspect
 import sys
@@ -69,6 +68,8 @@ class Agent(Generic[P, R]):
                 f"(spec.inputs.{missing[0]} of an AgentRun)"
             )
         if unknown:
+            import difflib  # only for a message
+
             near = difflib.get_close_matches(unknown[0], named, 1)
             hint = (
                 f"; did you mean {near[0]}?"
@@ -149,6 +150,8 @@ def load_agent(entrypoint: str) -> "Agent[..., Any]":  # of any signature
         else f"{module_name} has no @everstep.agent at all"
     )
     if found is None:
+        import difflib  # only for a message
+
         near = difflib.get_close_matches(name, agents, 1)
         raise ConfigError(
             f"entrypoint {entrypoint}: no {name!r} there; {has}" + (f". Did you mean {near[0]}?" if near else "")

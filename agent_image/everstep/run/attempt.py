@@ -9,8 +9,7 @@ import contextlib
 import contextvars
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from everstep import faults
 from everstep.clock import Clock
@@ -46,8 +45,7 @@ UNREACHABLE_AFTER_S = 60.0
 SDK_VERSION = "0.1.0"
 
 
-@dataclass(frozen=True)
-class AttemptEnd:
+class AttemptEnd(NamedTuple):
     """How an attempt ended with a record of its own, or found the run finished."""
 
     record: Finished | Park

@@ -10,12 +10,12 @@ from everstep.ids import Seq
 from everstep.journal.blobnames import value_in
 from everstep.journal.chain import Chain
 from everstep.journal.records import Json
-from everstep.journal.sealing import Sealer
 from everstep.journal.store import Store
 from everstep.run.artifacts import Artifacts
 from everstep.run.values import digest
 
 if TYPE_CHECKING:
+    from everstep.journal.sealing import Sealer
     from everstep.run.engine import Engine
 
 T = TypeVar("T")

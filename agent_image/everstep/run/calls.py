@@ -24,7 +24,7 @@ class Waiter(Protocol):
     def done(self) -> bool: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class StepCall:
     """One call of a step. `gone`: agent code does not wait for it any more (it was cancelled)."""
 
@@ -48,7 +48,7 @@ class StepCall:
     driver: "StepDriver | None" = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TimerCall:
     """One durable timer. `live` is the real timer of this process."""
 

@@ -1,7 +1,7 @@
 """Bounds and waits of one attempt's engine. Times are seconds."""
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from everstep.budget import Budget
 from everstep.contract import DEFAULT_CANCEL_GRACE_S, DEFAULT_GRACE_S, DEFAULT_PARK_LINGER_S
@@ -11,8 +11,7 @@ NO_GRACE_BOUND_S = 1e7
 """With `always_replay`: an attempt that ends itself waits for its bodies, however long they take."""
 
 
-@dataclass(frozen=True)
-class EngineConfig:
+class EngineConfig(NamedTuple):
     """What the engine is told; built from AttemptSettings, or by `everstep.run` and tests."""
 
     journal_id: JournalId

@@ -8,7 +8,7 @@ never their text.
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from everstep.errors import Diverged
 from everstep.journal.records import Held, Intent, Json, Record
@@ -24,8 +24,7 @@ PERMUTED_MAX = 6
 NAMES_SHOWN = 8
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A call that agent code makes now."""
 
     kind: str
@@ -35,8 +34,7 @@ class Call:
     args: Mapping[str, Json] | None = None
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(NamedTuple):
     """What the record tells around the place: the last call that agreed, and what it holds next, the differing one first."""
 
     agreed: Record | None

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import uuid as uuid_
 from collections.abc import Awaitable, Callable, Generator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,8 @@ from everstep.errors import BadCall, NotInRun
 from everstep.run.scope import BODY, SCOPE, BodyContext, Scope
 
 if TYPE_CHECKING:
+    import uuid
+
     from everstep.run.artifacts import Artifact
 
 
@@ -72,10 +73,12 @@ def now() -> datetime:
     return datetime.fromtimestamp(int(str(value)) / 1000, UTC)
 
 
-def uuid4() -> uuid_.UUID:
+def uuid4() -> "uuid.UUID":
     """A random id, drawn once and the same on every replay."""
-    value = _draw("uuid4", lambda scope: str(uuid_.UUID(bytes=scope.engine.clock.random_bytes(16), version=4)))
-    return uuid_.UUID(str(value))
+    import uuid  # it asks for the platform: longer than most runs need
+
+    value = _draw("uuid4", lambda scope: str(uuid.UUID(bytes=scope.engine.clock.random_bytes(16), version=4)))
+    return uuid.UUID(str(value))
 
 
 def random() -> float:

@@ -9,7 +9,6 @@ After a cancel nothing is held: the clean-up may use steps without a reserve, ot
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from everstep import faults
@@ -34,25 +33,24 @@ _UNITS = {"maxSteps": "steps", "maxTokens": "tokens", "maxCostMicroUSD": "micro-
 _SETTLING = {"result", "failure", "try_failed", "abandoned", "settled", "uncertain"}
 
 
-@dataclass
 class _Wants:
-    """What one try would add."""
+    """What one try would add. `unpriced`: tokens of this model, whose price is not known."""
 
-    steps: int = 0
-    tokens: int = 0
-    cost: int = 0
-    unpriced: str | None = None
-    """Tokens of this model, whose price is not known."""
+    def __init__(self, steps: int = 0, tokens: int = 0, cost: int = 0, unpriced: str | None = None) -> None:
+        self.steps = steps
+        self.tokens = tokens
+        self.cost = cost
+        self.unpriced = unpriced
 
 
-@dataclass
 class _No:
     """Why a try does not fit."""
 
-    limits: dict[str, dict[str, Any]] = field(default_factory=dict)  # JSON
-    words: list[str] = field(default_factory=list)
-    never: bool = False
-    """However the running ones settle."""
+    def __init__(self) -> None:
+        self.limits: dict[str, dict[str, Any]] = {}  # JSON
+        self.words: list[str] = []
+        self.never = False
+        """However the running ones settle."""
 
     def add(self, name: str, said: str, never: bool, **numbers: object) -> None:
         self.limits[name] = numbers
@@ -60,15 +58,15 @@ class _No:
         self.never = self.never or never
 
 
-@dataclass
 class _Hold:
     """A call that is held."""
 
-    call: "StepCall"
-    since: EpochMs
-    driver: StepDriver | None = None
-    waiter: "asyncio.Future[_No | None] | None" = None
-    """Resolved with None when its intent was written, or with why it is refused."""
+    def __init__(self, call: "StepCall", since: EpochMs) -> None:
+        self.call = call
+        self.since = since
+        self.driver: StepDriver | None = None
+        self.waiter: asyncio.Future[_No | None] | None = None
+        """Resolved with None when its intent was written, or with why it is refused."""
 
 
 class Gate:

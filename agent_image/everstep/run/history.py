@@ -56,7 +56,7 @@ _CALLS = {"held": "intent"}
 """Records that keep the place of a call besides the one that is named for it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Past:
     """What the record tells of one key."""
 
@@ -99,7 +99,7 @@ class Past:
         self.last = record
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class History:
     """Built once from the proved records; consumed by replay."""
 

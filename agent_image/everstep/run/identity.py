@@ -1,6 +1,8 @@
 """What an attempt is told of its run. What of it may not change is in everstep.run.pins."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from everstep.ids import Owner, RecordHash, RunName, Seq
 from everstep.journal.chain import Chain
@@ -8,14 +10,13 @@ from everstep.journal.records import Json
 from everstep.journal.store import Head
 
 
-@dataclass(frozen=True)
-class RunIdentity:
+class RunIdentity(NamedTuple):
     """What the run is; digests of goal and inputs are pinned by its first record."""
 
     chain: Chain
     owner: Owner
     goal: str = ""
-    inputs: dict[str, Json] = field(default_factory=dict)
+    inputs: Mapping[str, Json] = MappingProxyType({})
     run_name: RunName = RunName("")
     namespace: str = ""
     entrypoint: str = ""

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from everstep import faults
@@ -16,12 +16,12 @@ from everstep.errors import EverstepError, Fenced
 from everstep.ids import Owner
 from everstep.journal.live import TEXT_MAX_BYTES, Kind, LiveEntry, LiveStore
 from everstep.journal.records import Intent
-from everstep.journal.sealing import Sealer
 from everstep.journal.store import ClaimAnswer
 from everstep.run.history import History
 from everstep.run.scope import BodyContext
 
 if TYPE_CHECKING:
+    from everstep.journal.sealing import Sealer
     from everstep.run.engine import Engine
 
 GATHER_S = 0.05
@@ -34,7 +34,7 @@ AWAY_S = 1.0
 CLOSE_S = 1.0
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Said:
     """Of one try."""
 
@@ -48,7 +48,7 @@ class _Said:
 class Live:
     """Of one attempt. `owner` is who claimed it; `sealer` where the run is encrypted."""
 
-    def __init__(self, engine: "Engine", owner: Owner, sealer: Sealer | None = None) -> None:
+    def __init__(self, engine: "Engine", owner: Owner, sealer: "Sealer | None" = None) -> None:
         self._engine = engine
         self._owner = owner
         self._sealer = sealer
@@ -80,7 +80,7 @@ class Live:
         while text:
             part = _head(text)
             text = text[len(part) :]
-            self._put(replace(self._entry("text", said), text=part))
+            self._put(self._entry("text", said)._replace(text=part))
             said.length += len(part)
 
     def ended(self, body: BodyContext, *, well: bool) -> None:
@@ -122,11 +122,11 @@ class Live:
     def _put(self, entry: LiveEntry) -> None:
         if len(self._buffer) >= BUFFER_ENTRIES:
             if self._buffer[-1].kind != "dropped":
-                self._buffer.append(replace(entry, kind="dropped", text=""))
+                self._buffer.append(entry._replace(kind="dropped", text=""))
             return
         before = self._buffer[-1] if self._buffer else None
         if before is not None and _follows(before, entry):
-            self._buffer[-1] = replace(before, text=before.text + entry.text)
+            self._buffer[-1] = before._replace(text=before.text + entry.text)
         else:
             self._buffer.append(entry)
         if self._flusher is None and not self._over:
@@ -156,7 +156,7 @@ class Live:
             )
         except EverstepError as e:
             self._engine.log.debug("the live stream lost %d entries: %s", len(batch), e)
-            self._buffer.insert(0, replace(batch[0], kind="dropped", text=""))
+            self._buffer.insert(0, batch[0]._replace(kind="dropped", text=""))
             return False
         if reply.answer is not ClaimAnswer.OK:
             self._over = True
@@ -167,7 +167,7 @@ class Live:
 
     def _to_bytes(self, entry: LiveEntry) -> bytes:
         if self._sealer is not None and entry.text:
-            entry = replace(entry, text=self._sealer.seal_text(entry.text))
+            entry = entry._replace(text=self._sealer.seal_text(entry.text))
         return entry.to_bytes()
 
     async def close(self) -> None:

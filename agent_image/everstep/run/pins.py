@@ -13,8 +13,8 @@ An image is compared only as far as both sides are known. A tag and a digest of 
 digest is pinned as soon as the operator tells it.
 """
 
-import platform
-from dataclasses import dataclass
+import sys
+from typing import NamedTuple
 
 from everstep.errors import Diverged
 from everstep.journal.records import Pinned, canonical
@@ -28,8 +28,7 @@ BY_LOCAL = "local repin"
 BY_FORK = "fork"
 
 
-@dataclass(frozen=True)
-class Pins:
+class Pins(NamedTuple):
     """What is pinned now, or what an attempt would pin. `named`: how the spec names the image, which may be a tag."""
 
     image: str = ""
@@ -116,7 +115,7 @@ def _repository(name: str) -> str:
 
 def python_minor() -> str:
     """`3.11`."""
-    return ".".join(platform.python_version_tuple()[:2])
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def fields_of(pins: Pins) -> dict[str, str]:

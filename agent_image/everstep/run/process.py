@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from everstep import contract, faults
 from everstep.budget import Budget
@@ -40,7 +40,6 @@ from everstep.ids import Owner, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.open import open_store
 from everstep.journal.records import Finished
-from everstep.journal.sealing import Sealer
 from everstep.journal.store import Head
 from everstep.run import debugging
 from everstep.run.agents import load_agent
@@ -48,6 +47,9 @@ from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.config import NO_GRACE_BOUND_S, EngineConfig
 from everstep.run.loop import AgentLoop
 from everstep.run.tracebacks import traceback_of
+
+if TYPE_CHECKING:
+    from everstep.journal.sealing import Sealer
 
 log = logging.getLogger("everstep.run")
 CLOSE_S = 2.0
@@ -118,9 +120,13 @@ def _identity(settings: AttemptSettings, clock: SystemClock) -> RunIdentity:
     )
 
 
-def _sealer(settings: AttemptSettings, clock: SystemClock) -> Sealer | None:
+def _sealer(settings: AttemptSettings, clock: SystemClock) -> "Sealer | None":
     """Where the run is encrypted."""
-    return Sealer(settings.journal_id, settings.data_keys, clock.random_bytes) if settings.data_keys else None
+    if not settings.data_keys:
+        return None
+    from everstep.journal.sealing import Sealer
+
+    return Sealer(settings.journal_id, settings.data_keys, clock.random_bytes)
 
 
 def _config(settings: AttemptSettings) -> EngineConfig:

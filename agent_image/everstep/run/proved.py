@@ -1,16 +1,19 @@
 """From proved records to the history, one at a time: the raw bytes of a long journal are never all in memory."""
 
+from typing import TYPE_CHECKING
+
 from everstep.errors import EverstepError
 from everstep.journal.records import Segment, Snapshot, decode
-from everstep.journal.sealing import Sealer
 from everstep.journal.store import Stored
 from everstep.run.history import History
 
+if TYPE_CHECKING:
+    from everstep.journal.sealing import Sealer
 
 class Proved:
     """Give it each record as it is proved; ask for the history once all are."""
 
-    def __init__(self, sealer: Sealer | None) -> None:
+    def __init__(self, sealer: "Sealer | None") -> None:
         self.first_seq = 1
         """Of the first record that is there."""
         self._sealer = sealer

@@ -6,7 +6,6 @@ Duck-typed, so that every HTTP client is understood without being imported: a nu
 """
 
 import math
-from email.utils import parsedate_to_datetime
 
 from everstep.ids import EpochMs
 
@@ -41,6 +40,8 @@ def _told(error: BaseException, now: EpochMs) -> float | None:
     try:
         return float(text)
     except ValueError:
+        from email.utils import parsedate_to_datetime  # as long as all the rest: only for a date
+
         return parsedate_to_datetime(text).timestamp() - now / 1000
 
 

@@ -75,7 +75,7 @@ class Scope:
         return StepKey(f"{self.path}v{n}")
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class BodyContext:
     """What a step body (or probe) may ask for while it runs."""
 

@@ -5,7 +5,7 @@ gives tries back nor takes any.
 """
 
 import logging
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from everstep.errors import NotDone
 from everstep.ids import EpochMs
@@ -16,8 +16,7 @@ from everstep.run.retry_after import asked_wait_s
 log = logging.getLogger("everstep.run")
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What follows a failed try."""
 
     worth: bool = False

@@ -15,8 +15,7 @@ import json
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from everstep.errors import BadStep, NotJSON, ValueTooLarge
 from everstep.journal.canonical import Json, canonical
@@ -32,8 +31,7 @@ _SMALL = 10**18
 _PLAIN = (str, int, bool, float, type(None))
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A value ready for the journal: as JSON data and as its canonical bytes."""
 
     data: Json

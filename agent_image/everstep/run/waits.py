@@ -13,7 +13,7 @@ ARGUMENTS_SHOWN_BYTES = 4096
 REASON_MAX = 1024
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Question:
     """A step that waits for a person: uncertain, or with its tries used up."""
 
@@ -45,7 +45,7 @@ class Question:
         )
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Pause:
     """The wait before the next try."""
 
