@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from everstep.run.adhoc import run_step
     from everstep.run.agents import agent
     from everstep.run.apart import per_attempt, resource
-    from everstep.run.artifacts import Artifact
+    from everstep.run.artifact import Artifact
     from everstep.run.durable import (
         artifact,
         idempotency_key,
@@ -82,7 +82,7 @@ _HOME = {
     "everstep.run.several": ("Winner", "first"),
     "everstep.run.heartbeat": ("heartbeat", "heartbeat_details"),
     "everstep.run.probe": ("Done", "NOT_DONE", "UNKNOWN", "Probed"),
-    "everstep.run.artifacts": ("Artifact",),
+    "everstep.run.artifact": ("Artifact",),
     "everstep.run.durable": (
         "artifact",
         "idempotency_key",

@@ -21,9 +21,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pydantic import BaseModel, ConfigDict
+from typing import TYPE_CHECKING, NamedTuple
 
 from everstep import faults
 from everstep.errors import LimitError, ResourceFailed, ValueTooLarge
@@ -38,40 +36,18 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """Of one blob: no store minds it, and neither does the memory of a small pod."""
 ARTIFACT_MAX_BYTES = 256 * 1024 * 1024
 """Above this a file is refused: every pod that replays would fetch it. Keep it in an object store and journal its address."""
-
-
 CARRIED_MAX_PARTS = 1000
 """Blobs of files that one snapshot or segment lists, so that its record stays below RECORD_MAX_BYTES: 67 bytes each."""
 CARRIED_WARN = 0.8
 """Part of it from which on the log warns."""
 
 
-class Artifact(BaseModel):
-    """A file that was kept: what `everstep.artifact` gives. Plain data, so a step may return it; `open(artifact)` opens it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    path: str
-    """As it was given; a relative one counts from the process's working directory."""
-    sha256: str
-    size: int
-    """Bytes."""
-
-    def __fspath__(self) -> str:
-        return self.path
-
-    def __str__(self) -> str:
-        return self.path
-
-
 class ArtifactChanged(LimitError):
     """A file was changed or removed between `everstep.artifact` and the end of the body."""
 
 
-class Noted(BaseModel):
-    """A file of a body, as it stands in a record."""
-
-    model_config = ConfigDict(defer_build=True)
+class Noted(NamedTuple):
+    """A file of a body."""
 
     path: str
     sha256: str
@@ -231,7 +207,13 @@ def _with_parts(files: list[Json], parts: list[str]) -> Iterator[tuple[Json, lis
 
 
 def _told(file: Noted) -> Json:
-    return file.model_dump(exclude={"chunks"}) | {"parts": len(file.chunks)}
+    return {
+        "path": file.path,
+        "sha256": file.sha256,
+        "size": file.size,
+        "mode": file.mode,
+        "parts": len(file.chunks),
+    }
 
 
 def _stamp(path: str) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from everstep.run.scope import BODY, SCOPE, BodyContext, Scope
 if TYPE_CHECKING:
     import uuid
 
-    from everstep.run.artifacts import Artifact
+    from everstep.run.artifact import Artifact
 
 
 class _Slept(Awaitable[None]):
@@ -135,7 +135,8 @@ def artifact(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> "
     max_bytes  bound on its size; default 256 MiB
 
     Raises BadCall outside a body, ValueTooLarge, OSError if there is no such file."""
-    from everstep.run.artifacts import ARTIFACT_MAX_BYTES, Artifact, note
+    from everstep.run.artifact import Artifact
+    from everstep.run.artifacts import ARTIFACT_MAX_BYTES, note
 
     body = _body("artifact")
     noted = note(path, ARTIFACT_MAX_BYTES if max_bytes is None else max_bytes)
