@@ -84,7 +84,7 @@ async def test_each_record_altered(store: Store, bench: Bench, key: bytes | None
 async def test_altered_record_is_said_in_plain_words(store: Store, bench: Bench) -> None:
     tale, anchor = await begun(store)
     good = bench.entries(tale.journal)
-    bench.rewrite(tale.journal, [*good[:4], replace(good[4], record=good[4].record.replace(b"x", b"y")), *good[5:]])
+    bench.rewrite(tale.journal, [*good[:4], good[4]._replace(record=good[4].record.replace(b"x", b"y")), *good[5:]])
     assert (await check(tale, anchor)).message == "record 5 was changed after it was written"
 
 

@@ -40,10 +40,8 @@ def open_store(url: str, *, installation: str, ca_path: str | None = None) -> St
 
         return MemoryStore()
     if scheme in REDIS_SCHEMES:
-        try:
-            from everstep.journal.redis_store import RedisStore  # the redis package costs 100 ms of import
-        except ImportError as e:
-            raise BadStore(f"{scheme}:// needs the package redis: pip install redis ({e})") from e
+        from everstep.journal.redis_store import RedisStore
+
         return RedisStore.from_url(url, installation=installation, ca_path=ca_path)
     known = ", ".join(f"{s}://" for s in ("sqlite", *REDIS_SCHEMES))
     shown = f"the scheme {scheme}://" if scheme else "a URL without a scheme"

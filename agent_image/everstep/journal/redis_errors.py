@@ -1,12 +1,16 @@
-"""What Redis and its client raise, in our words: JournalUnavailable (repeat the same call) or BadStore (change a setting)."""
+"""What Redis and its client raise, in our words: JournalUnavailable (repeat the same call) or BadStore (change a setting).
 
-import ssl
+redis-py is imported by what first meets an error: an attempt that meets none does without it (see `redis_pipe`).
+"""
+
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from redis import exceptions as rx
+from typing import TYPE_CHECKING
 
 from everstep.errors import BadStore, JournalUnavailable
+
+if TYPE_CHECKING:
+    import ssl
 
 _PASSING = {
     "OOM": "the store's memory is full (maxmemory reached); make room or raise maxmemory",
@@ -41,8 +45,36 @@ _LASTING_TEXTS = {
 }
 
 
-CLIENT_ERRORS = (rx.RedisError, rx.RedisClusterException, OSError)
-"""What a call of the client may raise; `wrap` puts it in our words."""
+class NoScript(Exception):
+    """The server does not know a script yet, said on a pipe: redis-py's NoScriptError without its import."""
+
+
+def reply_error(text: str) -> Exception:
+    """The exception for an error that a server replied, as redis-py sorts them."""
+    if text.startswith("NOSCRIPT"):
+        return NoScript(text)
+    from redis.asyncio.connection import DefaultParser
+
+    error: Exception = DefaultParser.parse_error(text)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+    return error
+
+
+def is_no_script(error: Exception) -> bool:
+    """The server does not know the script: send it whole."""
+    if isinstance(error, NoScript):
+        return True
+    from redis.exceptions import NoScriptError
+
+    return isinstance(error, NoScriptError)
+
+
+def is_of_client(error: Exception) -> bool:
+    """Whether `wrap` puts this in our words: what a call of the client may raise."""
+    if isinstance(error, OSError):
+        return True
+    from redis import exceptions as rx
+
+    return isinstance(error, rx.RedisError | rx.RedisClusterException)
 
 
 @contextmanager
@@ -50,12 +82,16 @@ def translated(shown: str) -> Iterator[None]:
     """Wrap calls to the client; `shown` names the store in messages."""
     try:
         yield
-    except CLIENT_ERRORS as e:
+    except Exception as e:
+        if not is_of_client(e):
+            raise
         raise wrap(e, shown) from e
 
 
 def wrap(error: BaseException, shown: str) -> BadStore | JournalUnavailable:
     """The error of this package for one of the client's."""
+    from redis import exceptions as rx
+
     if isinstance(error, rx.RedisClusterException) and isinstance(error.__cause__, rx.RedisError):
         return wrap(error.__cause__, shown)  # why the last of the nodes could not be reached
     text = str(error)
@@ -70,6 +106,8 @@ def wrap(error: BaseException, shown: str) -> BadStore | JournalUnavailable:
 
 
 def _lasting(error: BaseException, word: str, text: str) -> str | None:
+    from redis import exceptions as rx
+
     for known, cure in _LASTING_TEXTS.items():
         if known in text:
             return cure
@@ -83,6 +121,8 @@ def _lasting(error: BaseException, word: str, text: str) -> str | None:
 
 
 def _passing(error: BaseException, word: str, text: str) -> str:
+    from redis import exceptions as rx
+
     if word in _PASSING:
         return f"{_PASSING[word]} ({text})"
     if isinstance(error, rx.OutOfMemoryError):
@@ -96,7 +136,9 @@ def _passing(error: BaseException, word: str, text: str) -> str:
     return text or type(error).__name__
 
 
-def _tls_cause(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+def _tls_cause(error: BaseException | None) -> "ssl.SSLCertVerificationError | None":
+    import ssl
+
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return error

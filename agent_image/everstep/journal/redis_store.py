@@ -7,19 +7,17 @@ SADD, SREM, SISMEMBER, SMEMBERS, UNLINK, XTRIM, SCAN, INFO; CONFIG GET once if i
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import NoScriptError
-
+from everstep.errors import BadStore
 from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
 from everstep.journal import durability
 from everstep.journal.keys import JournalKeys, journal_id_of, meta_pattern
 from everstep.journal.redis_client import Client, Reply, make_client, script
-from everstep.journal.redis_errors import CLIENT_ERRORS, translated, wrap
+from everstep.journal.redis_errors import NoScript, is_of_client, translated, wrap
 from everstep.journal.redis_live import RedisLive
 from everstep.journal.redis_pipe import Answered, Pipe
-from everstep.journal.redis_url import parse_redis_url
+from everstep.journal.redis_url import Mode, RedisUrl, parse_redis_url
 from everstep.journal.store import (
     AppendAnswer,
     AppendReply,
@@ -37,6 +35,9 @@ from everstep.journal.store import (
     check_append,
 )
 
+if TYPE_CHECKING:
+    from redis.asyncio import Redis, RedisCluster
+
 FIRST_PAGE_RECORDS = 200
 PAGE_RECORDS = 1000
 PAGE_BYTES = 4 * 1024 * 1024
@@ -49,15 +50,20 @@ Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 class RedisStore(RedisLive):
-    """See `everstep.journal.store.Store`. `shown` names the server in messages, without credentials."""
+    """See `everstep.journal.store.Store`. Connects at the first call."""
 
-    def __init__(self, client: Client, *, installation: str, shown: str = "redis") -> None:
-        self.client = client
-        self.shown = shown
+    def __init__(self, url: RedisUrl, *, installation: str, ca_path: str | None = None) -> None:
+        self.shown = url.shown
+        """Names the server in messages, without credentials."""
+        self._url = url
+        self._ca_path = ca_path
+        self._made: Client | None = None
         self._installation = installation
         self._durability: DurabilityReport | None = None
         self._drops = False
-        self._cluster = isinstance(client, RedisCluster)
+        self._cluster = url.mode is Mode.CLUSTER
+        self._lean = url.mode in (Mode.SINGLE, Mode.SOCKET) and not url.tls
+        """Whether a pipe can be had without redis-py."""
         self._first_use = asyncio.Lock()
         self._pipes: dict[int, Pipe] = {}
         self._places: dict[JournalId, int] = {}
@@ -67,9 +73,18 @@ class RedisStore(RedisLive):
 
     @classmethod
     def from_url(cls, url: str, *, installation: str, ca_path: str | None = None) -> "RedisStore":
-        """Raises BadStore for a malformed URL; connects at the first call."""
-        parsed = parse_redis_url(url)
-        return cls(make_client(parsed, ca_path), installation=installation, shown=parsed.shown)
+        """Raises BadStore for a malformed URL."""
+        return cls(parse_redis_url(url), installation=installation, ca_path=ca_path)
+
+    @property
+    def client(self) -> Client:
+        """redis-py's, made when it is first needed. Raises BadStore if it is not installed."""
+        if self._made is None:
+            try:
+                self._made = make_client(self._url, self._ca_path)
+            except ImportError as e:
+                raise BadStore(f"a store on Redis needs the package redis: pip install redis ({e})") from e
+        return self._made
 
     def keys(self, journal: JournalId) -> JournalKeys:
         return _keys(self._installation, journal)
@@ -226,8 +241,8 @@ class RedisStore(RedisLive):
     async def journals(self) -> list[JournalId]:
         with translated(self.shown):
             await self._ready()
-            pattern = meta_pattern(self._installation)
-            return sorted({journal_id_of(_text(key)) async for key in self.client.scan_iter(match=pattern, count=1000)})
+            found = self.client.scan_iter(match=meta_pattern(self._installation), count=1000)
+            return sorted({journal_id_of(_text(key)) async for key in found})
 
     async def sweep(self, journal: JournalId) -> None:
         """Meta goes last: a sweep that was cut short is found again."""
@@ -265,7 +280,8 @@ class RedisStore(RedisLive):
     async def aclose(self) -> None:
         for pipe in self._pipes.values():
             await pipe.aclose()
-        await self.client.aclose()
+        if self._made is not None:
+            await self._made.aclose()
 
     # --- the pipe -----------------------------------------------------------------------------------------------
 
@@ -276,18 +292,19 @@ class RedisStore(RedisLive):
 
     async def _open_pipe(self, journal: JournalId) -> Pipe | None:
         """The journal's pipe, opened (again) if need be; None where appends go the ordinary way."""
+        return await self._open_at(self._place(journal))
+
+    async def _open_at(self, place: int) -> Pipe | None:
         async with self._first_use:
-            place = self._place(journal)
             pipe = self._pipes.get(place)
             if pipe is not None and not pipe.closed:
                 return pipe
             if pipe is not None:
                 del self._pipes[place]
                 await pipe.aclose()
-            assert isinstance(self.client, Redis)
-            opened = await Pipe.open(self.client)
+            opened = await Pipe.connect(self._url) if self._lean else await Pipe.open(cast("Redis", self.client))
             if opened is None:
-                self._piped = False
+                self._piped = self._lean = False
             else:
                 self._pipes[place] = opened
             return opened
@@ -308,7 +325,7 @@ class RedisStore(RedisLive):
         append = script("append")
 
         def first(reply: Reply) -> None:
-            if isinstance(reply, NoScriptError):
+            if isinstance(reply, NoScript):
                 if pipe.closed:
                     answered(reply)
                 else:
@@ -324,10 +341,11 @@ class RedisStore(RedisLive):
 
     async def _infos(self) -> "dict[str, Mapping[str, object]]":
         """INFO of each primary, by node name."""
-        if isinstance(self.client, RedisCluster):
+        if self._cluster:
+            client = cast("RedisCluster", self.client)
             with translated(self.shown):
                 await self._ready()
-                found = await self.client.info(target_nodes=RedisCluster.PRIMARIES)
+                found = await client.info(target_nodes=client.PRIMARIES)
             return found if "redis_version" not in found else {"": found}
         return {"": await self._command("INFO")}
 
@@ -336,8 +354,9 @@ class RedisStore(RedisLive):
         from redis.exceptions import RedisError, ResponseError
 
         try:
-            if isinstance(self.client, RedisCluster) and node:
-                reply = await self.client.config_get("appendfsync", target_nodes=self.client.get_node(node_name=node))
+            if self._cluster and node:
+                client = cast("RedisCluster", self.client)
+                reply = await client.config_get("appendfsync", target_nodes=client.get_node(node_name=node))
             else:
                 reply = await self.client.config_get("appendfsync")
         except ResponseError:
@@ -350,22 +369,48 @@ class RedisStore(RedisLive):
     async def _ready(self) -> None:
         """A cluster's client learns the nodes at its first use and after an error. When several calls make it do so at once, it
         cuts their connections (redis-py 8.1), so they queue here; once it knows the nodes this costs nothing."""
-        if isinstance(self.client, RedisCluster):
+        if self._cluster:
             async with self._first_use:
-                await self.client.initialize()
+                await cast("RedisCluster", self.client).initialize()
+
+    async def _lone_pipe(self) -> Pipe | None:
+        """While nothing needed redis-py: the first pipe, which then carries every command, not appends alone."""
+        return await self._open_at(0) if self._lean and self._made is None else None
 
     async def _run(self, name: str, keys: list[str], arguments: list[str | bytes | int]) -> Reply:
         try:
-            if self._cluster:
-                await self._ready()
-            return await script(name).run(self.client, keys, arguments)
-        except CLIENT_ERRORS as e:
+            await self._ready()
+            pipe = await self._lone_pipe()
+            return await script(name).run(pipe.ask if pipe else self.client.execute_command, keys, arguments)
+        except Exception as e:
+            if not is_of_client(e):
+                raise
             raise wrap(e, self.shown) from e
 
     async def _command(self, *words: str | int) -> Reply:
         with translated(self.shown):
             await self._ready()
+            parse = _PARSED.get(str(words[0]))
+            if parse is not None and (pipe := await self._lone_pipe()) is not None:
+                return parse(await pipe.ask(*words))
             return await self.client.execute_command(*words)
+
+
+def _entries(reply: Reply) -> Entries:
+    return [(entry_id, _pairs(words)) for entry_id, words in reply]
+
+
+def _pairs(words: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+_PARSED: dict[str, Callable[[Reply], Reply]] = {
+    "XRANGE": _entries,
+    "XREVRANGE": _entries,
+    "HGETALL": _pairs,
+    "GET": lambda reply: reply,
+}
+"""What an attempt asks, and how redis-py gives the replies."""
 
 
 @lru_cache(maxsize=1024)
