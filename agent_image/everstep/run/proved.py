@@ -10,6 +10,7 @@ from everstep.run.history import History
 if TYPE_CHECKING:
     from everstep.journal.sealing import Sealer
 
+
 class Proved:
     """Give it each record as it is proved; ask for the history once all are."""
 
