@@ -6,19 +6,27 @@ import base64
 import contextlib
 import enum
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Final
 
 from everstep.clock import Clock
 from everstep.errors import ConfigError, JournalUnavailable, TerminalError
 from everstep.ids import Attempt, JournalId, Seq
+from everstep.journal.datakeys import fresh_keys
 from everstep.journal.store import FenceAnswer, Head
 from everstep_operator import faults
 from everstep_operator.api.meta import RunRef
 from everstep_operator.api.models import AgentRunSpec, Json, KeyRef
 from everstep_operator.api.pod import AttemptPlan, InvalidTemplate, PodDefaults, build_attempt_pod, pod_name
 from everstep_operator.api.request import asks_the_same, build_request
-from everstep_operator.api.secret import InvalidSecretData, RunSecretData, build_run_secret, is_ours, secret_name
+from everstep_operator.api.secret import (
+    InvalidSecretData,
+    RunSecretData,
+    build_run_secret,
+    data_keys_in,
+    is_ours,
+    secret_name,
+)
 from everstep_operator.api.times import whole_seconds
 from everstep_operator.api.words import ANNOTATION_SEAL, API_VERSION, LABEL_ATTEMPT, RUN_KIND
 from everstep_operator.cluster import events
@@ -53,6 +61,7 @@ from everstep_operator.settings import Settings
 GOAL_NOT_FOUND: Final = "GoalNotFound"
 SECRET_CONFLICT: Final = "SecretConflict"
 FOREIGN_POD: Final = "ForeignPod"
+DATA_KEY_MISSING: Final = "DataKeyMissing"
 INVALID_INPUTS: Final = "InvalidInputs"
 INVALID_TEMPLATE: Final = "InvalidTemplate"
 FOREIGN_REQUEST: Final = "ForeignRequest"
@@ -225,12 +234,24 @@ class Actor:
     # --- attempts
 
     async def _fence(self, seen: Observed, action: Fence) -> Outcome:
+        keys = await self._first_data_keys(seen)
         reply = await self._journals.fence(
-            seen.uid, action.attempt, action.anchor, namespace=seen.namespace, name=seen.name
+            seen.uid, action.attempt, action.anchor, namespace=seen.namespace, name=seen.name, data_keys=keys
         )
         if reply.answer is not FenceAnswer.OK:
             return Outcome.MOVED
         return Outcome.DONE if action.expect is None or reply.head == action.expect else Outcome.MOVED
+
+    async def _first_data_keys(self, seen: Observed) -> Mapping[str, bytes]:
+        """For a journal that is yet to begin: those that the run's Secret holds, {} if it was made without; new ones if somebody
+        removed it, which the next one is made with."""
+        if seen.run is None or not isinstance(seen.journal, JournalView) or seen.journal.attempt > 0:
+            return {}
+        found = await self._cluster.get_secret(seen.namespace, secret_name(_ref(seen)))
+        if found is not None and is_ours(found, _ref(seen)):
+            with contextlib.suppress(InvalidSecretData):
+                return data_keys_in(found)
+        return fresh_keys(self._clock.random_bytes) if self._settings.encrypt else {}
 
     async def _prepare(self, seen: Observed, action: Prepare, memory: RunMemory) -> Outcome:
         await self._ensure_secret(seen)
@@ -303,13 +324,34 @@ class Actor:
             raise Refused(
                 SECRET_CONFLICT, f"a Secret named {name} exists and does not belong to this run; delete it", 409
             )
+        if found is not None:
+            await self._same_data_keys(seen, name, found)
         return Outcome.DONE
+
+    async def _same_data_keys(self, seen: Observed, name: str, found: dict[str, Json]) -> None:
+        """What a pod seals with must be what the journal keeps, or nobody else could read it."""
+        kept = await self._kept_data_keys(seen)
+        try:
+            same = kept is None or data_keys_in(found) == kept
+        except InvalidSecretData:
+            same = False
+        if not same:
+            raise Refused(SECRET_CONFLICT, f"Secret {name} holds another data key than the journal; delete it", 409)
+
+    async def _kept_data_keys(self, seen: Observed) -> Mapping[str, bytes] | None:
+        try:
+            return await self._journals.data_keys(seen.uid)
+        except ConfigError as e:
+            raise Refused(DATA_KEY_MISSING, str(e)) from e
 
     async def _build_secret(self, seen: Observed, ref: RunRef, spec: AgentRunSpec) -> dict[str, Json]:
         anchor = None
         if isinstance(seen.journal, JournalView):
             anchor = Head(_NO_SEQ, seen.journal.genesis)
         key_id, key = await self._journals.run_key(seen.uid, anchor)
+        data_keys = await self._kept_data_keys(seen)
+        if data_keys is None:
+            data_keys = fresh_keys(self._clock.random_bytes) if self._settings.encrypt else {}
         try:
             data = RunSecretData(
                 goal=await self._goal(seen.namespace, spec),
@@ -318,6 +360,7 @@ class Actor:
                 key_id=key_id,
                 store_url=self._settings.agent_store_url(),
                 store_ca_pem=self._settings.store_ca_pem(),
+                data_keys=data_keys,
             )
             return build_run_secret(ref, data, self._settings.installation)
         except InvalidSecretData as e:

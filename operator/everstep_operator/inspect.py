@@ -1,20 +1,23 @@
 """`python -m everstep_operator.inspect VERB …`: about a run's journal, on standard output.
 
-Verbs: result, steps, verify, export, public-key, fork, budget. One JSON document; for `export` the lines of
+Verbs: result, steps, verify, export, public-key, fork, budget, erase, rotate-key. One JSON document; for `export` the lines of
 `everstep.journal.export`.
 
 Run by `kubectl everstep` through `kubectl exec`, since only the operator's pod reaches the journal and its keys; the right to it
 is `create pods/exec` in the operator's namespace. `fork` writes the journal of a run that waits for it, `budget` an inbox
-entry; the others read and never write, and no verb writes into a journal that an attempt may own. What goes wrong is a
-document, too: {"error": message, "exit": code for the person's terminal}.
+entry, `erase` and `rotate-key` the wrapped data keys in the meta of encrypted runs; the others read and never write, and no verb
+writes into a journal that an attempt may own. What goes wrong is a document, too: {"error": message, "exit": code for the
+person's terminal}. The payloads of an encrypted run are opened for the verbs that show or copy them, OPENING.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 from everstep.cli import inspect
 from everstep.cli.exits import Exit, Refusal, refusal
@@ -22,21 +25,26 @@ from everstep.clock import SystemClock
 from everstep.errors import ConfigError, EverstepError
 from everstep.ids import JournalId, RecordHash, Seq
 from everstep.journal.chain import Chain
+from everstep.journal.datakeys import wrapped_keys
 from everstep.journal.export import About, Write, export
 from everstep.journal.open import open_store
 from everstep.journal.signing import SigningRing
 from everstep.journal.store import Head, Store
 from everstep.run.attempt import SDK_VERSION
-from everstep_operator import budgeting, forking
+from everstep_operator import budgeting, erasing, forking
 from everstep_operator.cluster.api import Json, KubeApi, TokenBucket, load_client
 from everstep_operator.cluster.client import Cluster
+from everstep_operator.cluster.own import OwnSecrets
 from everstep_operator.journal_view import KEY_ID_FIELD
 from everstep_operator.keyring import KeyRing, read_keys
 from everstep_operator.settings import Settings
 from everstep_operator.signing_keys import read_signing_keys, secret_name
+from everstep_operator.wrapping_keys import Wrapping
 
 EXPORT_MAX_S = 3600.0
-"""A journal of gigabytes through a slow link; then whoever asked has gone."""
+"""A journal of gigabytes through a slow link, or the data keys of all runs; then whoever asked has gone."""
+OPENING = ("result", "steps", "fork", "budget")
+ABOUT_KEYS = ("erase", "rotate-key")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -62,7 +70,10 @@ async def answer(arguments: argparse.Namespace, settings: Settings) -> inspect.D
     """The document that was asked for. Raises Refusal, EverstepError."""
     store = open_store(settings.store_url, installation=settings.installation, ca_path=settings.store_ca_file or None)
     try:
-        async with asyncio.timeout(max(30.0, settings.store_timeout_s)):
+        bound_s = EXPORT_MAX_S if arguments.verb in ABOUT_KEYS else max(30.0, settings.store_timeout_s)
+        async with asyncio.timeout(bound_s):
+            if arguments.verb in ABOUT_KEYS:
+                return await _change_keys(arguments, settings, store)
             return await _answer(arguments, settings, store)
     except TimeoutError as e:
         raise Refusal("the journal store did not answer in time", Exit.UNREACHABLE) from e
@@ -95,8 +106,12 @@ async def _answer(arguments: argparse.Namespace, settings: Settings, store: Stor
     if arguments.verb != "verify":
         await inspect.need_journal(store, journal, run, anchor)
     chain, _ = await _chain(store, journal, anchor, await _keys(settings))
+    if arguments.verb in OPENING:
+        chain = await _opened(store, chain, settings)
     if arguments.verb == "fork":
-        return await forking.write_fork(store, chain, await _keys(settings), arguments, anchor)
+        async with _api(settings) as api:
+            wrapping = _wrapping(api, settings) if settings.encrypt or chain.sealer is not None else None
+            return await forking.write_fork(store, chain, await _keys(settings), wrapping, arguments, anchor)
     if arguments.verb == "budget":
         return await budgeting.add_entry(store, chain, arguments, anchor)
     if arguments.verb == "verify":
@@ -106,6 +121,25 @@ async def _answer(arguments: argparse.Namespace, settings: Settings, store: Stor
         return inspect.steps_document(run, history, timers=arguments.timers, problem=wrong)
     history = await inspect.read_history(store, chain, run, anchor)
     return await inspect.result_document(store, chain, run, history)
+
+
+async def _change_keys(arguments: argparse.Namespace, settings: Settings, store: Store) -> inspect.Document:
+    async with _api(settings) as api:
+        wrapping = _wrapping(api, settings)
+        if arguments.verb == "rotate-key":
+            return await erasing.rotate(store, wrapping)
+        ref = erasing.ref_of(arguments.namespace, arguments.run, arguments.journal)
+        await inspect.need_journal(store, ref.uid, ref.name, None)
+        return await erasing.erase(store, Cluster(api), wrapping, ref)
+
+
+async def _opened(store: Store, chain: Chain, settings: Settings) -> Chain:
+    """The chain with what opens the payloads of an encrypted run; they show as (erased) where it was erased."""
+    meta = await store.meta(chain.journal_id)
+    if meta is None or not wrapped_keys(meta.fields):
+        return chain
+    async with _api(settings) as api:
+        return replace(chain, sealer=await _wrapping(api, settings).sealer(chain.journal_id, meta.fields))
 
 
 async def _keys(settings: Settings) -> KeyRing:
@@ -126,15 +160,24 @@ async def _signing_keys(settings: Settings) -> SigningRing:
 
 async def _secret(settings: Settings, name: str) -> tuple[Json | None, str]:
     """A Secret of the operator's namespace, and its name for messages."""
-    clock = SystemClock()
+    async with _api(settings) as api:
+        own = OwnSecrets(api, settings.operator_namespace)
+        return await own.get(name), own.where(name)
+
+
+@contextlib.asynccontextmanager
+async def _api(settings: Settings) -> AsyncIterator[KubeApi]:
     client = await load_client(settings.api_timeout_s)
-    bucket = TokenBucket(settings.api_qps, settings.api_burst, clock.monotonic_s)
+    bucket = TokenBucket(settings.api_qps, settings.api_burst, SystemClock().monotonic_s)
     api = KubeApi(client, bucket, timeout_s=settings.api_timeout_s)
     try:
-        found = await Cluster(api).get_secret(settings.operator_namespace, name)
+        yield api
     finally:
         await api.aclose()
-    return found, f"Secret {settings.operator_namespace}/{name}"
+
+
+def _wrapping(api: KubeApi, settings: Settings) -> Wrapping:
+    return Wrapping(OwnSecrets(api, settings.operator_namespace), settings, SystemClock())
 
 
 async def _chain(store: Store, journal: JournalId, anchor: Head | None, ring: KeyRing) -> tuple[Chain, str]:
@@ -159,9 +202,10 @@ def _anchor(given: str | None) -> Head | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m everstep_operator.inspect", description=__doc__)
-    parser.add_argument("verb", choices=["result", "steps", "verify", "export", "public-key", "fork", "budget"])
+    verbs = ["result", "steps", "verify", "export", "public-key", "fork", "budget", *ABOUT_KEYS]
+    parser.add_argument("verb", choices=verbs)
     parser.add_argument("--run", default="", help="name of the run, for messages")
-    parser.add_argument("--namespace", default="", help="its namespace, for the export's header")
+    parser.add_argument("--namespace", default="", help="its namespace")
     parser.add_argument("--journal", default="", help="uid of the AgentRun")
     parser.add_argument("--anchor", help="SEQ:HASH of status.checkpoint")
     parser.add_argument("--timers", action="store_true", help="with steps: also durable timers")

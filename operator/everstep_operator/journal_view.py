@@ -3,25 +3,31 @@
 The operator writes the fence, the inbox and informative meta fields, never a record. It decodes the newest record alone; a kind
 it does not know is not its business (an SDK may be newer than the operator). A store that does not answer is data, not a
 crash: `view` returns JournalDown with words for the run's condition, and its writes raise JournalUnavailable.
+
+Of an encrypted run only what people are asked is opened, since it is shown to them; the rest reads (encrypted).
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from everstep.clock import Clock
-from everstep.errors import BadStore, JournalUnavailable, JournalUnreadable
+from everstep.errors import BadStore, ConfigError, JournalUnavailable, JournalUnreadable
 from everstep.ids import Attempt, EpochMs, InboxId, JournalId, RecordHash, Seq
 from everstep.journal.chain import Chain
+from everstep.journal.datakeys import was_erased, wrapped_fields, wrapped_keys
 from everstep.journal.inbox import CancelBody, SettleBody, make_entry
 from everstep.journal.progress import Progress
-from everstep.journal.records import Json, Record, canonical, decode
+from everstep.journal.records import Json, Park, Record, canonical, decode
+from everstep.journal.sealing import Sealer, hidden
 from everstep.journal.store import FenceAnswer, FenceReply, Head, Meta, Store, Stored
 from everstep.journal.told import anchor_field
 from everstep_operator.decide.model import JournalDown, JournalView, News
 from everstep_operator.keyring import KeyRing
+from everstep_operator.wrapping_keys import Wrapping
 
 REQUEST_FIELD: Final = "request/"
 """Prefix of meta fields that keep the uids of HumanRequests the operator created: `request/<name>` = uid."""
@@ -42,8 +48,11 @@ log = logging.getLogger(__name__)
 class Journals:
     """The journals of this installation. Safe to use from many workers at once."""
 
-    def __init__(self, store: Store, ring: KeyRing, clock: Clock, *, timeout_s: float) -> None:
+    def __init__(
+        self, store: Store, ring: KeyRing, clock: Clock, *, timeout_s: float, wrapping: Wrapping | None = None
+    ) -> None:
         self._store, self._ring, self._clock, self._timeout_s = store, ring, clock, timeout_s
+        self._wrapping = wrapping
         self._down_since: EpochMs | None = None
 
     @property
@@ -55,31 +64,42 @@ class Journals:
 
     async def view(self, journal: JournalId, anchor: Head | None) -> JournalView | JournalDown:
         """Meta, newest record, inbox ids, and the hash stored at the anchor's seq. Costs three short reads, four with an
-        anchor behind the head."""
+        anchor behind the head. Raises ClusterUnavailable where a key must be read."""
         try:
-            return await self._answer(self._view(journal, anchor))
+            seen, wrapped, newest = await self._answer(self._view(journal, anchor))
+            if isinstance(seen.last, Park) and seen.last.waits and wrapped and newest is not None:
+                last = decode(newest.record, newest.seq, await self._sealer(journal, wrapped))
+                return replace(seen, last=last)
+            return seen
         except JournalUnavailable as e:
             return JournalDown(str(e), self._down_since or self._clock.now_epoch_ms())
+        except (ConfigError, JournalUnreadable) as e:
+            return JournalDown(str(e), self._clock.now_epoch_ms())
         except KeyError as e:
             reason = (
                 f"the journal was made with operator key {e}, which is not in the key Secret: restore it from a backup"
             )
             return JournalDown(reason, self._clock.now_epoch_ms())
 
-    async def _view(self, journal: JournalId, anchor: Head | None) -> JournalView:
+    async def _view(
+        self, journal: JournalId, anchor: Head | None
+    ) -> tuple[JournalView, Mapping[str, str], Stored | None]:
+        """The view, with payloads hidden; the meta fields of an encrypted run, {} of another; the newest record."""
         meta = await self._store.meta(journal)
         chain = self._chain(journal, meta, anchor)
         if meta is None:
-            return JournalView(genesis=chain.genesis())
+            return JournalView(genesis=chain.genesis()), {}, None
         newest = await self._store.last(journal)
         for _ in range(STEADY_READS):
             if newest is None or newest.seq == meta.head.seq:
                 break
             meta, newest = await self._store.meta(journal) or meta, await self._store.last(journal)
         tampered = _tampered(chain, meta, newest)
-        last, unreadable = (None, "") if tampered or newest is None else _decode(newest)
+        encrypted = bool(wrapped_keys(meta.fields))
+        sealer = hidden(journal) if encrypted else None
+        last, unreadable = (None, "") if tampered or newest is None else _decode(newest, sealer)
         at_anchor, news = await self._since(journal, anchor, meta.head)
-        return JournalView(
+        view = JournalView(
             genesis=chain.genesis(),
             attempt=meta.attempt,
             owner=meta.owner,
@@ -97,7 +117,10 @@ class Journals:
                 if name.startswith(REQUEST_FIELD)
             },
             deleted_at=meta.fields.get(DELETED_FIELD, ""),
+            encrypted=encrypted,
+            erased=was_erased(meta.fields),
         )
+        return view, meta.fields if encrypted else {}, newest
 
     def _chain(self, journal: JournalId, meta: Meta | None, anchor: Head | None) -> Chain:
         named = meta.fields.get(KEY_ID_FIELD, "") if meta else ""
@@ -140,26 +163,74 @@ class Journals:
         assert key is not None, "operator chains are keyed"
         return key_id, key
 
+    async def data_keys(self, journal: JournalId) -> Mapping[str, bytes] | None:
+        """The data keys of a journal, by id, {} if it is not encrypted; None if there is no journal. Raises ConfigError for keys
+        that were erased or cannot be unwrapped, JournalUnavailable, ClusterUnavailable."""
+        meta = await self._answer(self._store.meta(journal))
+        if meta is None:
+            return None
+        sealer = await self._sealer(journal, meta.fields)
+        if sealer is None:
+            return {}
+        if sealer.hidden is not None:
+            raise ConfigError("the run was erased: what it recorded cannot be read, so it cannot go on")
+        return sealer.keys
+
+    async def _sealer(self, journal: JournalId, fields: Mapping[str, str]) -> Sealer | None:
+        if not wrapped_keys(fields):
+            return None
+        if self._wrapping is None:
+            raise ConfigError("the run is encrypted, and this operator has no key-encryption keys")
+        return await self._wrapping.sealer(journal, fields)
+
     # --- the operator's writes
 
     async def fence(
-        self, journal: JournalId, attempt: Attempt, anchor: Head, *, namespace: str, name: str
+        self,
+        journal: JournalId,
+        attempt: Attempt,
+        anchor: Head,
+        *,
+        namespace: str,
+        name: str,
+        data_keys: Mapping[str, bytes] | None = None,
     ) -> FenceReply:
-        """Fence with the anchor; idempotent. Raises JournalUnavailable."""
+        """Fence with the anchor; idempotent. A journal that it begins keeps `data_keys`, wrapped; one that is there its own.
+        Raises JournalUnavailable, ClusterUnavailable."""
         key_id = self._ring.key_id_for_anchor(journal, anchor)
         meta = await self._answer(self._store.meta(journal))
         if meta is not None:
             key_id = meta.fields.get(KEY_ID_FIELD, "") or key_id
         fields = {"namespace": namespace, "name": name, KEY_ID_FIELD: key_id}
-        reply = await self._answer(self._store.fence(journal, attempt, anchor, fields))
+        if meta is None and data_keys:
+            reply = await self._begin_sealed(journal, attempt, anchor, fields, data_keys)
+        else:
+            reply = await self._answer(self._store.fence(journal, attempt, anchor, fields))
         if reply.answer is not FenceAnswer.OK:
             log.warning("journal %s: fence for attempt %d answered %s", journal, attempt, reply.answer)
         return reply
 
+    async def _begin_sealed(
+        self, journal: JournalId, attempt: Attempt, anchor: Head, fields: dict[str, str], data_keys: Mapping[str, bytes]
+    ) -> FenceReply:
+        if self._wrapping is None:
+            raise JournalUnavailable("the run is to be encrypted, and this operator has no key-encryption keys")
+        try:
+            async with self._wrapping.held() as ring:
+                wrapped = wrapped_fields(ring, journal, data_keys, self._clock.random_bytes)
+                return await self._answer(self._store.fence(journal, attempt, anchor, fields | wrapped))
+        except ConfigError as e:
+            raise JournalUnavailable(str(e)) from e
+
     async def inbox_add(self, journal: JournalId, entry_id: InboxId, body: CancelBody | SettleBody) -> bool:
-        """Add once, sealed with the run's key; False if the id was there. Raises JournalUnavailable."""
+        """Add once, sealed with the run's key; False if the id was there. Raises JournalUnavailable, ClusterUnavailable."""
         meta = await self._answer(self._store.meta(journal))
-        entry = make_entry(self._chain(journal, meta, None), entry_id, body)
+        chain = self._chain(journal, meta, None)
+        try:
+            chain = replace(chain, sealer=await self._sealer(journal, meta.fields if meta else {}))
+        except ConfigError as e:
+            raise JournalUnavailable(str(e)) from e
+        entry = make_entry(chain, entry_id, body)
         return await self._answer(self._store.inbox_add(journal, entry))
 
     async def seal_request(self, journal: JournalId, name: str, spec: Json) -> str:
@@ -234,9 +305,9 @@ def _tampered(chain: Chain, meta: Meta, newest: Stored | None) -> str:
     return ""
 
 
-def _decode(newest: Stored) -> tuple[Record | None, str]:
+def _decode(newest: Stored, sealer: Sealer | None) -> tuple[Record | None, str]:
     try:
-        return decode(newest.record, newest.seq), ""
+        return decode(newest.record, newest.seq, sealer), ""
     except JournalUnreadable as e:
         return None, str(e)
 

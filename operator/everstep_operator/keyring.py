@@ -18,8 +18,7 @@ from everstep.ids import JournalId
 from everstep.journal.chain import Chain, derive_run_key, key_age
 from everstep.journal.store import Head
 from everstep_operator.cluster.api import Json
-from everstep_operator.cluster.client import Cluster
-from everstep_operator.errors import AlreadyExists
+from everstep_operator.cluster.own import OwnSecrets, own_secret
 
 KEY_BYTES: Final = 32
 FIRST_KEY_ID: Final = "k1"
@@ -65,27 +64,12 @@ def read_keys(secret: Json, where: str) -> KeyRing:
     return KeyRing(keys)
 
 
-async def load_or_create(cluster: Cluster, namespace: str, name: str, clock: Clock) -> KeyRing:
-    """The ring in the Secret; a Secret with one new key if there is none. Two operators that start together end up with one
-    key: the second one's POST is refused and it reads the first one's."""
-    where = f"Secret {namespace}/{name}"
-    found = await cluster.get_secret(namespace, name)
-    if found is None:
-        try:
-            found = await cluster.create_secret(namespace, _new_secret(name, clock.random_bytes(KEY_BYTES)))
-        except AlreadyExists:
-            found = await cluster.get_secret(namespace, name)
-    if found is None:
-        raise ConfigError(f"{where} is being deleted; the operator needs its keys")
-    return read_keys(found, where)
+async def load_or_create(own: OwnSecrets, name: str, clock: Clock) -> KeyRing:
+    """The ring in the Secret; a Secret with one new key if there is none."""
+    found = await own.made_once(name, lambda: _new_secret(name, clock.random_bytes(KEY_BYTES)))
+    return read_keys(found, own.where(name))
 
 
 def _new_secret(name: str, key: bytes) -> Json:
     note = "Chain keys of every journal. Back it up; without it no run can be verified or resumed."
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "annotations": {"everstep.dev/note": note}},
-        "type": "everstep.dev/chain-keys",
-        "data": {FIRST_KEY_ID: base64.b64encode(key).decode()},
-    }
+    return own_secret(name, "chain-keys", note, {FIRST_KEY_ID: base64.b64encode(key).decode()})

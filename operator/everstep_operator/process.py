@@ -19,6 +19,7 @@ from everstep_operator.act import Actor
 from everstep_operator.api.words import LABEL_INSTALLATION, LABEL_RUN_UID
 from everstep_operator.cluster.api import KubeApi, TokenBucket, load_client
 from everstep_operator.cluster.client import Cluster
+from everstep_operator.cluster.own import OwnSecrets
 from everstep_operator.decide.model import Rules
 from everstep_operator.errors import ClusterRefused, NotFound
 from everstep_operator.handlers import kopf_settings, make_registry
@@ -34,6 +35,7 @@ from everstep_operator.signing_keys import make_if_absent
 from everstep_operator.store_check import StoreCheck
 from everstep_operator.sweeper import Sweeper
 from everstep_operator.worker import Intake, Reconciler, Resync, retry_after
+from everstep_operator.wrapping_keys import Wrapping
 
 KEY_GAP_S: Final = 0.1
 """A run is reconciled at most ten times a second, however often it is edited."""
@@ -48,12 +50,19 @@ class Operator:
     """One operator process: its parts, and `run`."""
 
     def __init__(
-        self, settings: Settings, clock: Clock, api: KubeApi, metrics: Metrics, store: Store, ring: KeyRing
+        self,
+        settings: Settings,
+        clock: Clock,
+        api: KubeApi,
+        metrics: Metrics,
+        store: Store,
+        ring: KeyRing,
+        wrapping: Wrapping,
     ) -> None:
         self.settings, self.clock, self.metrics, self.store = settings, clock, metrics, store
         self.cluster = Cluster(api)
         self.memories = Memories()
-        self.journals = Journals(store, ring, clock, timeout_s=settings.store_timeout_s)
+        self.journals = Journals(store, ring, clock, timeout_s=settings.store_timeout_s, wrapping=wrapping)
         self.store_check = StoreCheck(store, settings)
         keys: KeyQueue[Key] = KeyQueue(
             base_s=settings.backoff_base_s,
@@ -193,10 +202,14 @@ async def started(settings: Settings, clock: Clock) -> tuple[Operator, KubeApi]:
     api = KubeApi(api_client, bucket, timeout_s=settings.api_timeout_s, on_request=metrics.count_request)
     cluster = Cluster(api)
     await _patiently(lambda: _find_crds(cluster, settings))
-    ring = await _patiently(lambda: load_or_create(cluster, settings.operator_namespace, settings.key_secret, clock))
-    await _patiently(lambda: make_if_absent(cluster, settings.operator_namespace, settings.key_secret))
+    own = OwnSecrets(api, settings.operator_namespace)
+    ring = await _patiently(lambda: load_or_create(own, settings.key_secret, clock))
+    await _patiently(lambda: make_if_absent(own, settings.key_secret))
+    wrapping = Wrapping(own, settings, clock)
+    if settings.encrypt:
+        await _patiently(wrapping.make_if_absent)
     store = open_store(settings.store_url, installation=settings.installation, ca_path=settings.store_ca_file or None)
-    return Operator(settings, clock, api, metrics, store, ring), api
+    return Operator(settings, clock, api, metrics, store, ring, wrapping), api
 
 
 async def _find_crds(cluster: Cluster, settings: Settings) -> None:

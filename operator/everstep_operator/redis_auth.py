@@ -29,7 +29,7 @@ from typing import Final, NoReturn
 from everstep.clock import Clock, SystemClock
 from everstep.errors import ConfigError, EverstepError
 from everstep_operator.cluster.api import KubeApi, TokenBucket, load_client
-from everstep_operator.errors import AlreadyExists, NotFound
+from everstep_operator.cluster.own import OwnSecrets
 
 KEY_ACL: Final = "users.acl"
 KEY_URL: Final = "url"
@@ -85,21 +85,14 @@ async def ensure_secret(api: KubeApi, namespace: str, name: str, fresh: Mapping[
     """The Secret's content: what is there, or `fresh` if nothing was.
 
     Raises ConfigError if the Secret lacks a key, ClusterUnavailable or ClusterRefused if it can be neither read nor made."""
-    path = f"/api/v1/namespaces/{namespace}/secrets"
-    try:
-        found = await api.read(f"{path}/{name}")
-    except NotFound:
-        body = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/part-of": "everstep"}},
-            "type": "Opaque",
-            "stringData": dict(fresh),
-        }
-        try:
-            found = await api.write("POST", path, body)
-        except AlreadyExists:  # another operator was faster; its passwords count
-            found = await api.read(f"{path}/{name}")
+    body = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/part-of": "everstep"}},
+        "type": "Opaque",
+        "stringData": dict(fresh),
+    }
+    found = await OwnSecrets(api, namespace).made_once(name, lambda: body)
     data = {key: base64.b64decode(value).decode() for key, value in (found.get("data") or {}).items()}
     if missing := sorted(fresh.keys() - data.keys()):
         raise ConfigError(

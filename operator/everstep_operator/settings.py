@@ -118,6 +118,13 @@ class Settings:
         "Holds the operator's chain keys (key id → 32 bytes). Made once if absent and never overwritten: losing it makes "
         "every running journal unverifiable.",
     )
+    encrypt: bool = _setting(
+        "EVERSTEP_ENCRYPT",
+        False,
+        "true | false",
+        "Encrypt what new runs record under a data key of each run's own, so that the store holds nothing readable and a run can "
+        "be erased. Runs keep what they began with. Off, since losing the Secret <key Secret>-wrapping then loses the records.",
+    )
     anchor_s: float = _setting(
         "EVERSTEP_ANCHOR_SECONDS",
         30.0,

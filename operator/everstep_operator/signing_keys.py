@@ -16,8 +16,8 @@ from typing import Final
 from everstep.errors import ConfigError
 from everstep.journal.signing import FIRST_NAME, SigningKey, SigningRing
 from everstep_operator.cluster.api import Json
-from everstep_operator.cluster.client import Cluster
-from everstep_operator.errors import AlreadyExists, ClusterRefused
+from everstep_operator.cluster.own import OwnSecrets, own_secret
+from everstep_operator.errors import ClusterRefused
 
 SUFFIX: Final = "-signing"
 
@@ -46,25 +46,16 @@ def read_signing_keys(secret: Json, where: str) -> SigningRing:
     return SigningRing(keys)
 
 
-async def make_if_absent(cluster: Cluster, namespace: str, key_secret: str) -> None:
+async def make_if_absent(own: OwnSecrets, key_secret: str) -> None:
     """See that there is a signing key. Runs do not depend on it: where it cannot be made, that is logged, and exports say so.
     Raises ClusterUnavailable."""
     name = secret_name(key_secret)
     try:
-        if await cluster.get_secret(namespace, name) is None:
-            await cluster.create_secret(namespace, _new_secret(name, SigningKey.new()))
-    except AlreadyExists:
-        return  # another operator made it at the same time
+        await own.made_once(name, lambda: _new_secret(name, SigningKey.new()))
     except (ClusterRefused, ConfigError) as e:
-        log.warning("Secret %s/%s: no key that signs exports: %s", namespace, name, e)
+        log.warning("%s: no key that signs exports: %s", own.where(name), e)
 
 
 def _new_secret(name: str, key: SigningKey) -> Json:
     note = "Keys that sign exports of journals. Public halves: kubectl everstep public-key."
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "annotations": {"everstep.dev/note": note}},
-        "type": "everstep.dev/signing-keys",
-        "data": {FIRST_NAME: base64.b64encode(key.pem.encode()).decode()},
-    }
+    return own_secret(name, "signing-keys", note, {FIRST_NAME: base64.b64encode(key.pem.encode()).decode()})

@@ -1,7 +1,7 @@
 """The operator's rights are exactly the requests its code can make: no verb is missing, none is too many.
 
 What the code can make is seen, not declared: every verb of `everstep_operator.cluster.client` that the operator calls is run
-against an API that only writes down the request; kopf's watches are read from the registry of the handlers; the key Secret and
+against an API that only writes down the request; kopf's watches are read from the registry of the handlers; the key Secrets and
 the Secret of Redis' passwords are made for real by their own code.
 """
 
@@ -16,11 +16,15 @@ from typing import Any, cast
 import pytest
 
 from everstep.clock import SystemClock
+from everstep.journal.memory import MemoryStore
 from everstep_operator import handlers, keyring, redis_auth, signing_keys
 from everstep_operator.api.meta import owner_reference
 from everstep_operator.cluster.api import KubeApi
 from everstep_operator.cluster.client import Cluster
+from everstep_operator.cluster.own import OwnSecrets
 from everstep_operator.errors import AlreadyExists, NotFound
+from everstep_operator.settings import Settings
+from everstep_operator.wrapping_keys import Wrapping
 from tests.chart.rendering import OWN_REDIS, Object, objects
 from tests.chart.sync import ROOT
 
@@ -145,17 +149,27 @@ class Stub:
 def own_secret_verbs(with_redis: bool) -> set[Right]:
     """What making the operator's own Secrets asks for."""
     recorder = Recorder(content={"data": {"k1": "A" * 43 + "="}})
-    asyncio.run(keyring.load_or_create(Cluster(cast(KubeApi, recorder)), "x", "keys", SystemClock()))
+    asyncio.run(keyring.load_or_create(OwnSecrets(cast(KubeApi, recorder), "x"), "keys", SystemClock()))
     seen = set(recorder.seen)
     recorder = Recorder()
-    asyncio.run(signing_keys.make_if_absent(Cluster(cast(KubeApi, recorder)), "x", "keys"))
-    seen |= recorder.seen
+    asyncio.run(signing_keys.make_if_absent(OwnSecrets(cast(KubeApi, recorder), "x"), "keys"))
+    seen |= recorder.seen | wrapping_secret_verbs()
     if with_redis:
         fresh = redis_auth.secret_data(redis_auth.Place("h", 1, "i"), SystemClock())
         recorder = Recorder(content={"data": dict.fromkeys(fresh, "eA==")})
         asyncio.run(redis_auth.ensure_secret(cast(KubeApi, recorder), "x", "auth", fresh))
         seen |= recorder.seen
     return seen
+
+
+def wrapping_secret_verbs() -> set[Right]:
+    """What making, reading and rotating the keys that wrap data keys asks for."""
+    recorder = Recorder(content={"metadata": {"resourceVersion": "7"}, "data": {"w1": "A" * 43 + "="}})
+    settings = Settings(operator_namespace="x", store_url="redis://x", key_secret="everstep-keys")
+    wrapping = Wrapping(OwnSecrets(cast(KubeApi, recorder), "x"), settings, SystemClock())
+    asyncio.run(wrapping.make_if_absent())
+    asyncio.run(wrapping.rotate(MemoryStore()))
+    return recorder.seen
 
 
 def granted(rules: list[Object]) -> set[Right]:
@@ -202,12 +216,13 @@ def test_rights_in_watched_namespaces_are_exactly_the_calls() -> None:
 
 @pytest.mark.parametrize("values", [{}, OWN_REDIS], ids=["included-redis", "own-redis"])
 def test_rights_in_its_own_namespace_are_its_secrets_by_name(values: Mapping[str, Any]) -> None:
-    """get by name; create, which RBAC cannot limit to a name."""
+    """get by name; create, which RBAC cannot limit to a name; patch of the keys that are rotated alone."""
     own = rules(objects(values), "Role", "-own")
     with_redis = values is not OWN_REDIS
-    assert granted(own) == own_secret_verbs(with_redis) == {("", "secrets", "get"), ("", "secrets", "create")}
+    assert granted(own) == own_secret_verbs(with_redis) == {("", "secrets", v) for v in ("get", "create", "patch")}
+    assert [rule["resourceNames"] for rule in own if "patch" in rule["verbs"]] == [["everstep-keys-wrapping"]]
     by_name = [rule["resourceNames"] for rule in own if "get" in rule["verbs"]]
-    keys = ["everstep-keys", "everstep-keys-signing"]
+    keys = ["everstep-keys", "everstep-keys-signing", "everstep-keys-wrapping"]
     assert by_name == [[*keys, "everstep-redis-auth"] if with_redis else keys]
 
 
@@ -228,7 +243,7 @@ def test_every_binding_is_the_operators() -> None:
 
 def test_nothing_else_talks_to_the_api_server() -> None:
     """Requests that this file would not see: another client than kubernetes.aio in cluster/api.py, other users of KubeApi's two
-    methods than cluster/client.py and redis_auth.py."""
+    methods than cluster/client.py and cluster/own.py."""
     importers, askers = set(), set()
     for path in operator_modules():
         name = str(path.relative_to(SOURCES))
@@ -242,4 +257,4 @@ def test_nothing_else_talks_to_the_api_server() -> None:
             ):
                 askers.add(name)
     assert importers == {"cluster/api.py"}
-    assert askers == {"cluster/client.py", "redis_auth.py"}
+    assert askers == {"cluster/client.py", "cluster/own.py"}

@@ -19,14 +19,26 @@ def everstep(*arguments: str, timeout_s: float = 60) -> "subprocess.CompletedPro
     )
 
 
-def kubectl_everstep(cluster: Cluster, *arguments: str, timeout_s: float = 240) -> "subprocess.CompletedProcess[str]":
-    """`kubectl everstep` with the cluster's kubectl first on PATH, in the namespace of the runs."""
+def kubectl_everstep(
+    cluster: Cluster, *arguments: str, timeout_s: float = 240, namespace: str = NAMESPACE, system: str = SYSTEM
+) -> "subprocess.CompletedProcess[str]":
+    """`kubectl everstep` with the cluster's kubectl first on PATH, in the namespace of the runs; `system` is the operator's."""
     env = dict(os.environ, KUBECONFIG=str(cluster.kubeconfig))
     env["PATH"] = f"{cluster.kubectl_path.parent}{os.pathsep}{env.get('PATH', '')}"
-    asks = arguments[0] in ("result", "steps", "verify", "export", "fork", "budget", "public-key")
-    place = ["--operator-namespace", SYSTEM] if asks else []
+    asks = arguments[0] in (
+        "result",
+        "steps",
+        "verify",
+        "export",
+        "fork",
+        "budget",
+        "public-key",
+        "erase",
+        "rotate-key",
+    )
+    place = ["--operator-namespace", system] if asks else []
     return subprocess.run(
-        [sys.executable, "-c", "from everstep.cli.kubectl import main; main()", *arguments, "-n", NAMESPACE, *place],
+        [sys.executable, "-c", "from everstep.cli.kubectl import main; main()", *arguments, "-n", namespace, *place],
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -140,7 +140,7 @@ def make_context(context: Path, wheels: Path, repository: Path) -> None:
         for wheel in wheels.iterdir():
             (context / folder / wheel.name).hardlink_to(wheel)
     pyproject = (repository / "pyproject.toml").read_text()
-    for extra in wheelhouse.EXTRAS:
+    for extra in (*wheelhouse.EXTRAS, "integrity"):  # its wheels are among the operator's
         needs = wheelhouse.requirements(pyproject, (extra,))
         (context / "dependencies" / f"{extra}.txt").write_text("\n".join(needs) + "\n")
     wheelhouse.project_wheel(repository, context / "wheels")

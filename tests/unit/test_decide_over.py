@@ -70,6 +70,23 @@ def test_the_result_is_told_by_digest_and_size_only() -> None:
     assert blob.status.result.bytes == 70_000
 
 
+def test_of_an_encrypted_run_nothing_is_told_that_could_be_guessed() -> None:
+    sealed = replace(journal(9, last=finished(9, 1, value="(encrypted)")), encrypted=True)
+    turn = Case(status=status(1), journal=sealed).turn()
+    assert turn.word == "Succeeded/Succeeded"
+    assert turn.status.result is None
+
+
+def test_an_erased_run_cannot_go_on() -> None:
+    """Its finished record still wins; anything else ends without another attempt, also where the spec was changed."""
+    gone = replace(journal(5), encrypted=True, erased=True)
+    turn = Case(status=status(1), pods=(pod(1),), journal=gone).turn()
+    assert turn.word == "Failed/Erased"
+    assert "CreatePod" not in " ".join(turn.acts)
+    over = replace(journal(9, last=finished(9, 1, value="(erased)")), encrypted=True, erased=True)
+    assert Case(status=status(1), journal=over).turn().word == "Succeeded/Succeeded"
+
+
 def test_an_end_stays_and_nothing_follows() -> None:
     """E8: pods that end later change nothing."""
     first = Case(status=status(2), pods=(pod(1), pod(2)), journal=journal(9, attempt=2, last=finished(9, 2))).turn()

@@ -8,6 +8,7 @@ from everstep.cli import inspect, text
 from everstep.cli.exits import EPILOG, Exit, Refusal, refusal
 from everstep.cli.kube import REQUESTS, RUNS, Kubectl, about_run, ask_operator, cluster_options, operator_option
 from everstep.cli.kubectl_budget import budget
+from everstep.cli.kubectl_erase import erase, rotate_key
 from everstep.cli.kubectl_export import export, public_key
 from everstep.cli.kubectl_fork import fork
 from everstep.cli.options import output_option
@@ -213,6 +214,8 @@ everstep.add_command(export)
 everstep.add_command(fork)
 everstep.add_command(budget)
 everstep.add_command(public_key)
+everstep.add_command(erase)
+everstep.add_command(rotate_key)
 
 
 def _ask(kubectl: Kubectl, operator_namespace: str | None, verb: str, run: str, *more: str) -> inspect.Document:

@@ -74,6 +74,11 @@ def is_erased(text: str) -> bool:
     return text.startswith(_TOMBSTONE)
 
 
+def was_erased(fields: Mapping[str, str]) -> bool:
+    """Whether a data key of this journal was erased."""
+    return any(is_erased(text) for text in wrapped_keys(fields).values())
+
+
 def erased_fields(fields: Mapping[str, str], now: EpochMs) -> dict[str, str]:
     """What meta is set to when the run's data keys are erased."""
     return {
@@ -97,10 +102,20 @@ def new_key(
     ring: WrappingKeys, journal: JournalId, random_bytes: Callable[[int], bytes]
 ) -> tuple[Sealer, dict[str, str]]:
     """A fresh data key, and the meta field that keeps it: set it in the fence that makes the journal."""
-    key = random_bytes(KEY_BYTES)
-    return Sealer(journal, {FIRST_ID: key}, random_bytes), {
-        FIELD + FIRST_ID: wrap(ring, journal, FIRST_ID, key, random_bytes)
-    }
+    keys = fresh_keys(random_bytes)
+    return Sealer(journal, keys, random_bytes), wrapped_fields(ring, journal, keys, random_bytes)
+
+
+def fresh_keys(random_bytes: Callable[[int], bytes]) -> dict[str, bytes]:
+    """The data keys of a new run, by id."""
+    return {FIRST_ID: random_bytes(KEY_BYTES)}
+
+
+def wrapped_fields(
+    ring: WrappingKeys, journal: JournalId, keys: Mapping[str, bytes], random_bytes: Callable[[int], bytes]
+) -> dict[str, str]:
+    """The meta fields that keep these data keys. Raises ConfigError without the library."""
+    return {FIELD + key_id: wrap(ring, journal, key_id, key, random_bytes) for key_id, key in keys.items()}
 
 
 def sealer(

@@ -22,7 +22,7 @@ import hmac
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from everstep.errors import ConfigError, JournalUnreadable
@@ -60,7 +60,7 @@ _NESTED: Final = ("waits", "kept")
 _ABOUT: Final = b"everstep/payload/1"
 
 
-@cache
+@lru_cache(maxsize=32)  # an operator opens many runs, and must not keep the keys of all of them
 def cipher(key: bytes) -> "AESGCM":
     """AES-256-GCM under a key. Raises ConfigError without the library."""
     try:

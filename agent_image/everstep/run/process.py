@@ -150,8 +150,18 @@ def _ended(settings: AttemptSettings, end: AttemptEnd) -> tuple[int, Termination
     if record.outcome == "failed":
         message = f"{record.type}: {record.message}"
         _explain(message, end.error)
-        return ExitCode.AGENT_FAILED, _said(settings, StopReason.AGENT_FAILED, message, end.head)
+        told = _told(settings, record.type, record.message)
+        return ExitCode.AGENT_FAILED, _said(settings, StopReason.AGENT_FAILED, told, end.head)
     return ExitCode.OK, _said(settings, StopReason.FINISHED, record.outcome, end.head)
+
+
+def _told(settings: AttemptSettings, kind: str, message: str) -> str:
+    """An agent's error, for the termination message: on a cluster that stands in the pod's status."""
+    if not (settings.data_keys and settings.pod_uid):
+        return f"{kind}: {message}"
+    from everstep.journal.sealing import ENCRYPTED
+
+    return f"{kind}: {ENCRYPTED}"
 
 
 def _explain(message: str, error: BaseException | None) -> None:
@@ -184,7 +194,7 @@ def _stopped(settings: AttemptSettings, error: BaseException, head: Head | None)
     code, reason = _CODES.get(type(error)) or _code_of_kind(error)
     if code == 1:
         traceback.print_exception(error)
-        message = f"{type(error).__name__}: {error}"
+        message = _told(settings, type(error).__name__, str(error))
     else:
         message = str(error)
         print(f"everstep: {message}", file=sys.stderr)

@@ -20,6 +20,7 @@
 {{- $_ := set $env "EVERSTEP_DURABILITY_CHECK_SECONDS" .Values.journal.checkSeconds }}
 {{- $_ := set $env "EVERSTEP_STORE_TIMEOUT_SECONDS" .Values.journal.timeoutSeconds }}
 {{- $_ := set $env "EVERSTEP_KEY_SECRET" (include "everstep.keySecret" .) }}
+{{- $_ := set $env "EVERSTEP_ENCRYPT" .Values.journal.encrypt }}
 {{- $_ := set $env "EVERSTEP_ANCHOR_SECONDS" .Values.journal.anchorSeconds }}
 {{- $_ := set $env "EVERSTEP_PROGRESS_SECONDS" .Values.journal.progressSeconds }}
 {{- $_ := set $env "EVERSTEP_SWEEP_EVERY_SECONDS" .Values.journal.sweep.everySeconds }}

@@ -41,6 +41,7 @@
   resourceNames:
     - {{ include "everstep.keySecret" . }}
     - {{ include "everstep.keySecret" . }}-signing
+    - {{ include "everstep.keySecret" . }}-wrapping
     {{- if .Values.redis.enabled }}
     - {{ include "everstep.redisAuthSecret" . }}
     {{- end }}
@@ -48,6 +49,12 @@
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
+# A rotation of the keys that wrap data keys; nothing may change any other key.
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames:
+    - {{ include "everstep.keySecret" . }}-wrapping
+  verbs: [patch]
 {{- end }}
 
 {{/* Cluster-wide only: how long a pod's node has been out of reach. Without it a lost node is judged by its pods alone. */}}

@@ -2,6 +2,7 @@
 
     api      one HTTP request through kubernetes.aio; foreign errors become everstep_operator.errors; writes are rate-limited
     client   the operator's verbs: get_run, list_pods, create_pod, patch_status, delete_pod, …
+    own      the operator's own Secrets, made once
     events   core/v1 Events, merged by name so that `kubectl describe` shows a count
     views    the server's dictionaries as the views that decide reads; pure
 
@@ -19,7 +20,7 @@ Rights the operator needs, in each watched namespace or cluster-wide (watch and 
     core          configmaps               get                        goalFrom
     core          events                   get create patch
     core          nodes                    get                        optional (cluster-scoped): sees lost nodes sooner
-    core          secrets (own namespace)  get create                 the operator's chain keys
+    core          secrets (own namespace)  get create patch           the operator's own, by name; patch: wrapping keys alone
 
 Must not be here: decisions, the journal, Redis, kopf.
 """

@@ -11,6 +11,7 @@ from everstep_operator.decide.model import Asked, JournalDown, Refusal
 from everstep_operator.decide.plan import Plan, warning
 
 _OWN_REASONS: dict[str, Reason] = {
+    "DataKeyMissing": Reason.DATA_KEY_MISSING,
     "GoalNotFound": Reason.GOAL_NOT_FOUND,
     "SecretConflict": Reason.SECRET_CONFLICT,
     "InvalidInputs": Reason.BAD_INPUTS,
@@ -63,7 +64,7 @@ def explain(refusal: Refusal) -> tuple[Reason, str]:
     """(reason, what cures it) of a refused action."""
     own = _OWN_REASONS.get(refusal.reason)
     text = refusal.message.lower()
-    if own is Reason.GOAL_NOT_FOUND:
+    if own in (Reason.GOAL_NOT_FOUND, Reason.DATA_KEY_MISSING):
         return own, "The run starts when it is there"
     if own is not None:
         return own, "Create the run again with what the message asks for"

@@ -21,6 +21,7 @@ RULES: tuple[Rule, ...] = (
     # From here on the journal has been read.
     over.journal_refused,
     over.journal_finished,
+    over.erased,
     over.fork_unfinished,
     attempts.journal_ahead,
     over.closing,

@@ -201,6 +201,10 @@ class JournalView:
     """HumanRequests of ours: object name → uid, kept in meta (fields `request/<name>`)."""
     deleted_at: str = ""
     """meta field deletedAt."""
+    encrypted: bool = False
+    """Payloads of `last` are shown as (encrypted), except what a park asks people."""
+    erased: bool = False
+    """The data key was destroyed: nothing can go on from here."""
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,8 @@ def journal_finished(look: Look) -> Plan | None:
         if look.pod is not None:
             done |= {"pod": look.pod.name, "pod_uid": look.pod.uid, "node": look.pod.node}
         status = replace_entry(status, entry.model_copy(update=done))
-    look = look.with_status(status.model_copy(update={"result": result_of(record)}))
+    encrypted = look.journal is not None and look.journal.encrypted
+    look = look.with_status(status.model_copy(update={"result": result_of(record, encrypted=encrypted)}))
     if record.outcome == "succeeded":
         return _verdict(look, "Succeeded", Reason.SUCCEEDED, f"the result is in record {record.seq}")
     if record.outcome == "cancelled":
@@ -163,13 +164,23 @@ def journal_finished(look: Look) -> Plan | None:
     return _verdict(look, "Failed", Reason.AGENT_FAILED, f"{kind}{record.message}"[:512])
 
 
-def result_of(record: Finished) -> RunResult | None:
-    """Digest and size of the result; the result itself stays in the journal."""
+def erased(look: Look) -> Plan | None:
+    """Somebody destroyed the data key: an attempt could read nothing of what it replays."""
+    if look.journal is None or not look.journal.erased:
+        return None
+    return fail(look, Reason.ERASED, "the run was erased: what it recorded cannot be read, so it cannot go on")
+
+
+def result_of(record: Finished, *, encrypted: bool = False) -> RunResult | None:
+    """Digest and size of the result; the result itself stays in the journal. None of an encrypted run: a short value could be
+    guessed from its digest."""
     if record.outcome != "succeeded":
         return None
     value = record.value
     if isinstance(value, dict) and isinstance(value.get("$blob"), str):
         return RunResult(digest=f"sha256:{value['$blob']}", bytes=int(value.get("bytes", 0)))
+    if encrypted:
+        return None
     raw = canonical(value)
     return RunResult(digest=f"sha256:{hashlib.sha256(raw).hexdigest()}", bytes=len(raw))
 

@@ -13,6 +13,7 @@ from everstep.ids import Attempt, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.progress import Progress
 from everstep.journal.records import Finished, Intent, Park, Record, Result, RunStarted, Waited, encode
+from everstep.journal.sealing import Sealer
 from everstep.journal.store import AppendAnswer, ClaimAnswer, Head, Sealed, Store
 from tests.component.mock_cluster.api_server import ApiServer
 from tests.component.mock_cluster.objects import Json, now_rfc3339
@@ -59,7 +60,11 @@ class Agent:
         ns, run = self.pod["metadata"]["namespace"], self.pod["metadata"]["labels"]["everstep.dev/run"]
         secret = self.server.objects.get("secrets", ns, f"{run}-run")["data"]
         key = bytes.fromhex(base64.b64decode(secret[contract.FILE_RUN_KEY]).decode())
-        self.chain = Chain(self.journal, key)
+        keys = json.loads(base64.b64decode(secret.get(contract.FILE_DATA_KEYS, "e30=")))
+        data_keys = {name: bytes.fromhex(text) for name, text in keys.items()}
+        self.chain = Chain(
+            self.journal, key, Sealer(self.journal, data_keys, CLOCK.random_bytes) if data_keys else None
+        )
         reply = await self.store.claim(self.journal, self.attempt, self.owner)
         if reply.answer is not ClaimAnswer.OK:
             raise Fenced(f"claim: {reply.answer}", reply.attempt)
@@ -97,7 +102,7 @@ class Agent:
         assert self.head is not None
         assert self.chain is not None
         record = structs.replace(record, seq=self.head.seq + 1)
-        raw = encode(record)
+        raw = encode(record) if self.chain.sealer is None else self.chain.sealer.seal(encode(record))
         sealed = Sealed(Seq(record.seq), raw, self.head.hash, self.chain.link(self.head.hash, raw))
         told = Progress(attempt=self.attempt, state="running", recorded=record.seq // 2, step_key=record.key)
         reply = await self.store.append(

@@ -1,0 +1,168 @@
+"""The keys that wrap the data keys of encrypted runs: a Secret beside the chain keys, made once if absent.
+
+    name  <name of the key Secret>-wrapping
+    data  w1: <base64 of 32 bytes>     the newest id wraps; a rotation adds the next one, wraps all data keys anew, and only then
+                                       removes the older ones
+
+It is not in the key Secret, whose entries are all chain keys to operators of every version, and which nothing may change. No
+pod of a run ever gets one: it gets its run's data key.
+
+Who wraps does it within `held`, together with the fence that keeps the outcome: a rotation waits for those that may have begun
+under an older key before it looks which journals there are. The locks are files of the operator's pod, where every command
+of `everstep_operator.inspect` runs, too.
+"""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from everstep.clock import Clock
+from everstep.errors import ConfigError, JournalUnavailable
+from everstep.ids import JournalId
+from everstep.journal.datakeys import WrappingKeys, erased_fields, rewrapped_fields, sealer, wrapped_keys
+from everstep.journal.sealing import KEY_BYTES, Sealer
+from everstep.journal.store import Store
+from everstep_operator.cluster.api import Json
+from everstep_operator.cluster.own import OwnSecrets, own_secret
+from everstep_operator.settings import Settings
+
+SUFFIX: Final = "-wrapping"
+FIRST_ID: Final = "w1"
+LOCK_POLL_S: Final = 0.05
+WRAP_PATIENCE_S: Final = 5.0
+ROTATE_PATIENCE_S: Final = 60.0
+
+
+def secret_name(key_secret: str) -> str:
+    """Of the Secret with the key-encryption keys."""
+    return key_secret + SUFFIX
+
+
+def read_wrapping_keys(secret: Json, where: str) -> WrappingKeys:
+    """The keys in a Secret. Raises ConfigError naming the one that cannot be used."""
+    keys: dict[str, bytes] = {}
+    for name, text in (secret.get("data") or {}).items():
+        try:
+            keys[name] = base64.b64decode(text, validate=True)
+        except (binascii.Error, TypeError) as e:
+            raise ConfigError(f"{where}: {name} is not base64") from e
+        if len(keys[name]) != KEY_BYTES:
+            raise ConfigError(f"{where}: {name} holds {len(keys[name])} bytes, {KEY_BYTES} are needed")
+    if not keys:
+        raise ConfigError(f"{where} holds no key; restore it from a backup")
+    return WrappingKeys(keys)
+
+
+class Wrapping:
+    """The Secret, and what is done with it. Raises ConfigError, ClusterUnavailable, ClusterRefused."""
+
+    def __init__(self, own: OwnSecrets, settings: Settings, clock: Clock) -> None:
+        self._own, self._clock = own, clock
+        self._name = secret_name(settings.key_secret)
+        self._locks = Path(tempfile.gettempdir())
+        self._lock_name = f"everstep-{settings.operator_namespace}-{settings.installation}"
+        self._last = WrappingKeys({})
+        """As last read: most readers need no newer one."""
+
+    async def make_if_absent(self) -> None:
+        """See that there is a key, so that runs can begin encrypted."""
+        note = "Keys that wrap the data keys of encrypted runs. Back it up; without it no encrypted run can be read."
+        key = base64.b64encode(self._clock.random_bytes(KEY_BYTES)).decode()
+        await self._own.made_once(self._name, lambda: own_secret(self._name, "wrapping-keys", note, {FIRST_ID: key}))
+
+    async def sealer(self, journal: JournalId, fields: Mapping[str, str]) -> Sealer | None:
+        """As `everstep.journal.datakeys.sealer`, for a journal with these meta fields."""
+        if not wrapped_keys(fields):
+            return None
+        try:
+            return sealer(fields, self._last, journal, self._clock.random_bytes)
+        except ConfigError:
+            self._last = read_wrapping_keys(await self._secret(), self._own.where(self._name))
+            return sealer(fields, self._last, journal, self._clock.random_bytes)
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[WrappingKeys]:
+        """The keys as they are now, for a fence that follows at once. Raises JournalUnavailable while a rotation begins."""
+        async with self._lock("wrap", fcntl.LOCK_SH, WRAP_PATIENCE_S):
+            yield read_wrapping_keys(await self._secret(), self._own.where(self._name))
+
+    async def erase(self, store: Store, journal: JournalId) -> int:
+        """Destroy the data keys of a journal, and rotate: an older copy of the store cannot be opened by what is here from then
+        on. Both may be repeated. The number of other data keys wrapped anew. Raises JournalUnavailable."""
+        async with self._lock("rotate", fcntl.LOCK_EX, ROTATE_PATIENCE_S):
+            meta = await store.meta(journal)
+            if meta is not None and (fields := erased_fields(meta.fields, self._clock.now_epoch_ms())):
+                await store.set_fields(journal, fields)
+            return await self._rotate(store)
+
+    async def rotate(self, store: Store) -> int:
+        """A new key, and every data key wrapped under it; their number. No record is touched. After a crash at any moment all
+        keys that are named are there, and the same call completes it. Raises ConfigError naming journals whose data key cannot be
+        unwrapped (the older keys then stay), JournalUnavailable."""
+        async with self._lock("rotate", fcntl.LOCK_EX, ROTATE_PATIENCE_S):
+            return await self._rotate(store)
+
+    async def _rotate(self, store: Store) -> int:
+        where = self._own.where(self._name)
+        found = await self._secret()
+        old = read_wrapping_keys(found, where)
+        newest = max((int(name[1:]) for name in old.keys if name[1:].isdigit()), default=0)
+        new = base64.b64encode(self._clock.random_bytes(KEY_BYTES)).decode()
+        added = [{"op": "add", "path": f"/data/w{newest + 1}", "value": new}]
+        found = await self._own.patch(self._name, found["metadata"]["resourceVersion"], added)
+        ring = read_wrapping_keys(found, where)
+        async with self._lock("wrap", fcntl.LOCK_EX, ROTATE_PATIENCE_S):
+            pass  # whoever wraps under an older key has fenced by now, and its journal is listed
+        count, stuck = 0, []
+        for journal in await store.journals():
+            meta = await store.meta(journal)
+            if meta is None:
+                continue
+            try:
+                fields = rewrapped_fields(meta.fields, ring, journal, self._clock.random_bytes)
+            except ConfigError as e:
+                stuck.append(f"{meta.fields.get('namespace', '')}/{meta.fields.get('name', journal)}: {e}")
+                continue
+            if fields:
+                await store.set_fields(journal, fields)
+                count += len(fields)
+        if stuck:
+            raise ConfigError("data keys that could not be wrapped anew, so the old keys stay: " + "; ".join(stuck))
+        gone = [{"op": "remove", "path": f"/data/{name}"} for name in sorted(old.keys)]
+        await self._own.patch(self._name, found["metadata"]["resourceVersion"], gone)
+        return count
+
+    async def _secret(self) -> Json:
+        found = await self._own.get(self._name)
+        if found is None:
+            raise ConfigError(
+                f"{self._own.where(self._name)} does not exist, so no encrypted run can be read or begun; "
+                "restore it from a backup"
+            )
+        return found
+
+    @contextlib.asynccontextmanager
+    async def _lock(self, what: str, how: int, patience_s: float) -> AsyncIterator[None]:
+        """A flock, which ends with its holder however that dies."""
+        path = self._locks / f"{self._lock_name}-{what}.lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            for _ in range(int(patience_s / LOCK_POLL_S)):
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(fd, how | fcntl.LOCK_NB)
+                    break
+                await asyncio.sleep(LOCK_POLL_S)
+            else:
+                raise JournalUnavailable(
+                    "another process of the operator is changing the keys of encrypted runs; try again"
+                )
+            yield
+        finally:
+            os.close(fd)

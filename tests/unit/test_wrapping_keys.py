@@ -1,0 +1,177 @@
+"""The operator's key-encryption keys: made once, rotated without a moment in which a data key could get lost."""
+
+import asyncio
+import base64
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.component.mock_cluster.objects import json_patch
+
+from everstep.clock import SystemClock
+from everstep.errors import ConfigError
+from everstep.ids import Attempt, JournalId, Seq
+from everstep.journal.chain import Chain
+from everstep.journal.datakeys import fresh_keys, wrapped_fields
+from everstep.journal.memory import MemoryStore
+from everstep.journal.store import Head
+from everstep_operator.cluster.api import KubeApi
+from everstep_operator.cluster.own import OwnSecrets
+from everstep_operator.errors import NotFound, TestFailed
+from everstep_operator.settings import Settings
+from everstep_operator.wrapping_keys import Wrapping, read_wrapping_keys
+
+CLOCK = SystemClock()
+SETTINGS = Settings(operator_namespace="ops", store_url="redis://unused")
+FIRST, SECOND = JournalId("00000000-0000-4000-8000-000000000001"), JournalId("00000000-0000-4000-8000-000000000002")
+
+
+class OneSecret:
+    """An API server with one Secret."""
+
+    def __init__(self) -> None:
+        self.secret: dict[str, Any] | None = None
+        self.refuse_removal = False
+        self.patched = asyncio.Event()
+
+    async def read(self, path: str) -> Any:
+        if self.secret is None:
+            raise NotFound("404", status=404, reason="NotFound")
+        return json.loads(json.dumps(self.secret))
+
+    async def write(self, method: str, path: str, body: Any, **_: Any) -> Any:
+        if method == "POST":
+            self.secret = {**body, "metadata": {**body["metadata"], "resourceVersion": "1"}}
+        else:
+            assert self.secret is not None
+            if body[0]["value"] != self.secret["metadata"]["resourceVersion"]:
+                raise TestFailed("422", status=422, reason="Invalid")
+            if self.refuse_removal and body[-1]["op"] == "remove":
+                raise ConnectionError("the process dies here")
+            self.secret = json_patch(self.secret, body[1:])
+            self.secret["metadata"]["resourceVersion"] += "1"
+            self.patched.set()
+        return await self.read(path)
+
+    def ids(self) -> list[str]:
+        assert self.secret is not None
+        return sorted(self.secret["data"])
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OneSecret:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the locks are
+    return OneSecret()
+
+
+def wrapping(api: OneSecret) -> Wrapping:
+    return Wrapping(OwnSecrets(cast(KubeApi, api), "ops"), SETTINGS, CLOCK)
+
+
+async def begin(store: MemoryStore, keys: Wrapping, journal: JournalId) -> dict[str, bytes]:
+    """As the operator fences a new run."""
+    data_keys = fresh_keys(CLOCK.random_bytes)
+    async with keys.held() as ring:
+        fields = wrapped_fields(ring, journal, data_keys, CLOCK.random_bytes)
+        await store.fence(journal, Attempt(1), Head(Seq(0), Chain(journal).genesis()), fields)
+    return data_keys
+
+
+async def opened(store: MemoryStore, api: OneSecret, journal: JournalId) -> dict[str, bytes]:
+    """What a process that starts now can unwrap."""
+    meta = await store.meta(journal)
+    assert meta is not None
+    sealer = await wrapping(api).sealer(journal, meta.fields)
+    assert sealer is not None
+    return dict(sealer.keys)
+
+
+async def test_made_once(api: OneSecret) -> None:
+    await wrapping(api).make_if_absent()
+    first = api.secret
+    await wrapping(api).make_if_absent()
+    assert api.secret == first
+    assert api.ids() == ["w1"]
+
+
+async def test_a_fence_under_way_is_waited_for(api: OneSecret) -> None:
+    """It wraps under the key that the rotation is about to remove, into a journal that is not there yet."""
+    store, keys = MemoryStore(), wrapping(api)
+    await keys.make_if_absent()
+    data_keys = fresh_keys(CLOCK.random_bytes)
+    async with keys.held() as ring:
+        rotation = asyncio.create_task(wrapping(api).rotate(store))
+        await api.patched.wait()
+        for _ in range(50):
+            await asyncio.sleep(0)  # turns enough to list no journal and remove w1, if it did not wait
+        assert api.ids() == ["w1", "w2"], "no key goes as long as somebody wraps"
+        fields = wrapped_fields(ring, FIRST, data_keys, CLOCK.random_bytes)
+        await store.fence(FIRST, Attempt(1), Head(Seq(0), Chain(FIRST).genesis()), fields)
+    assert await rotation == 1
+    assert api.ids() == ["w2"]
+    assert await opened(store, api, FIRST) == data_keys
+
+
+async def test_one_rotation_at_a_time(api: OneSecret) -> None:
+    store, keys = MemoryStore(), wrapping(api)
+    await keys.make_if_absent()
+    kept = await begin(store, keys, FIRST)
+    assert sorted(await asyncio.gather(*(wrapping(api).rotate(store) for _ in range(3)))) == [1, 1, 1]
+    assert api.ids() == ["w4"]
+    assert await opened(store, api, FIRST) == kept
+
+
+async def test_a_rotation_that_was_cut_off_is_completed_by_the_next(api: OneSecret) -> None:
+    store, keys = MemoryStore(), wrapping(api)
+    await keys.make_if_absent()
+    kept = await begin(store, keys, FIRST)
+    api.refuse_removal = True
+    with pytest.raises(ConnectionError):
+        await keys.rotate(store)
+    assert api.ids() == ["w1", "w2"]
+    assert await opened(store, api, FIRST) == kept
+    api.refuse_removal = False
+    assert await wrapping(api).rotate(store) == 1
+    assert api.ids() == ["w3"]
+    assert await opened(store, api, FIRST) == kept
+
+
+async def test_a_key_that_something_still_needs_stays(api: OneSecret) -> None:
+    store, keys = MemoryStore(), wrapping(api)
+    await keys.make_if_absent()
+    await begin(store, keys, FIRST)
+    kept = await begin(store, keys, SECOND)
+    await store.set_fields(FIRST, {"dataKey/d1": "w9:AAAA", "namespace": "prod", "name": "lost"})
+    with pytest.raises(ConfigError, match=r"the old keys stay: prod/lost: .*w9"):
+        await keys.rotate(store)
+    assert api.ids() == ["w1", "w2"]
+    assert await opened(store, api, SECOND) == kept
+
+
+async def test_erased_is_erased_and_others_are_not(api: OneSecret) -> None:
+    store, keys = MemoryStore(), wrapping(api)
+    await keys.make_if_absent()
+    await begin(store, keys, FIRST)
+    kept = await begin(store, keys, SECOND)
+    before = await store.meta(FIRST)
+    assert before is not None
+    assert await keys.erase(store, FIRST) == 1
+    assert await opened(store, api, FIRST) == {}
+    assert await opened(store, api, SECOND) == kept
+    with pytest.raises(ConfigError, match="wrapped under w1, which is not here"):
+        await wrapping(api).sealer(FIRST, before.fields)  # an older copy of the store
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"w1": "%%%"}, "w1 is not base64"),
+        ({"w1": base64.b64encode(b"short").decode()}, "w1 holds 5 bytes, 32 are needed"),
+        ({}, "holds no key"),
+    ],
+)
+def test_a_damaged_secret_is_named(data: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_wrapping_keys({"data": data}, "Secret ops/x")
