@@ -21,6 +21,7 @@ PEOPLE: dict[str, tuple[str, dict[str, set[str]]]] = {
     "jane": ("everstep-approver", {"humanrequests": READ | {"patch"}}),
     "vera": ("view", {"agentruns": READ, "humanrequests": READ}),
     "evan": ("edit", {"agentruns": set(VERBS), "humanrequests": READ}),
+    "rita": ("everstep-author", {"agentruns": READ | {"create", "patch", "delete"}}),
     "adam": ("admin", {"agentruns": set(VERBS), "humanrequests": READ}),
 }
 EVERSTEP = ("agentruns", "agentruns/status", "agentruns/finalizers", "humanrequests", "humanrequests/status")
@@ -100,9 +101,10 @@ def test_people(kube: Kube, user: str) -> None:
     assert not any(may(kube, user, OTHER, EVERSTEP).values())
 
 
-def test_an_approver_has_nothing_else(kube: Kube) -> None:
+@pytest.mark.parametrize("user", ["jane", "rita"])
+def test_an_approver_and_an_author_have_nothing_else(kube: Kube, user: str) -> None:
     """No pod, no Secret, no ConfigMap: neither to see nor to touch."""
-    assert not any(may(kube, "jane", NAMESPACE, CORE).values())
+    assert not any(may(kube, user, NAMESPACE, CORE).values())
 
 
 def test_the_operator_of_one_namespace(kube: Kube) -> None:

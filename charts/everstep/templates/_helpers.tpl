@@ -83,6 +83,9 @@ capabilities:
 {{- if and (not .Values.redis.enabled) (not .Values.installation) }}
 {{- fail "\n\ninstallation is empty: with your own Redis give this installation a name of its own (installation=prod-eu), since every installation that shares the Redis needs another one.\n" }}
 {{- end }}
+{{- if and .Values.journalAccess.subjects (not .Values.journalAccess.enabled) }}
+{{- fail "\n\njournalAccess.subjects names somebody, but journalAccess.enabled is false, so nothing would be bound: set journalAccess.enabled=true (read in values.yaml what it gives away), or leave subjects empty.\n" }}
+{{- end }}
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}
 {{- fail "\n\nserviceAccount.create is false and serviceAccount.name is empty: name the service account to use.\n" }}
 {{- end }}

@@ -57,6 +57,20 @@
   verbs: [patch]
 {{- end }}
 
+{{/* Of people, in the operator's namespace: what `kubectl exec deployment/…` asks for, and finding that deployment. The newer of
+its two protocols is a GET (kubectl >= 1.31), the older a POST. */}}
+{{- define "everstep.rules.journalAccess" -}}
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
+- apiGroups: [""]
+  resources: [pods/exec]
+  verbs: [get, create]
+{{- end }}
+
 {{/* Cluster-wide only: how long a pod's node has been out of reach. Without it a lost node is judged by its pods alone. */}}
 {{- define "everstep.rules.cluster" -}}
 - apiGroups: [""]

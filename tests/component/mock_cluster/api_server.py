@@ -32,6 +32,7 @@ KINDS = {
     "configmaps": ("", "v1", "ConfigMap"),
     "events": ("", "v1", "Event"),
     "nodes": ("", "v1", "Node"),
+    "deployments": ("apps", "v1", "Deployment"),
     "namespaces": ("", "v1", "Namespace"),
     "agentruns": ("everstep.dev", "v1alpha1", "AgentRun"),
     "humanrequests": ("everstep.dev", "v1alpha1", "HumanRequest"),
