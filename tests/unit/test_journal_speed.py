@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from everstep.clock import SystemClock
+from everstep.ids import Seq
 from everstep.journal.canonical import canonical
 from everstep.journal.progress import Progress
-from everstep.journal.records import Intent, Result, encode
+from everstep.journal.records import BudgetRaised, Intent, Result, decode, encode
 from everstep.run.loop import AgentLoop
 
 PLAIN = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -45,11 +46,16 @@ def test_strings_of_any_length_are_written_alike(text: str) -> None:
     assert canonical(text) == plainly(text)
 
 
-@given(key=TEXT, name=TEXT, value=JSON, time=st.integers(0, 2**70))
-def test_records_are_written_as_their_object(key: str, name: str, value: object, time: int) -> None:
-    result = Result(seq=2, key=key, name=name, attempt=1, time=time, value=value, usage={"b": 1, "a": 2})
-    intent = Intent(seq=1, key=key, name=name, attempt=1, time=time, effect="read", input="0" * 64, idem="f" * 64)
-    for record in (result, intent):
+@given(key=TEXT, name=TEXT, value=JSON, time=st.integers(0, 2**70), args=st.dictionaries(TEXT, TEXT, max_size=4))
+def test_records_are_written_as_their_object(
+    key: str, name: str, value: object, time: int, args: dict[str, str]
+) -> None:
+    head = {"key": key, "name": name, "attempt": 1, "time": time}
+    result = Result(seq=2, value=value, usage={"b": 1, "a": 2}, **head)
+    intent = Intent(seq=1, effect="read", input="0" * 64, idem="f" * 64, args=args, **head)
+    budget = BudgetRaised(seq=3, limits={"maxActiveSeconds": 1e16, "other": value, key: None}, **head)
+    for record in (result, intent, budget):
+        assert decode(encode(record), Seq(0)) == record
         assert encode(record) == plainly(
             {k: v for k, v in {"kind": record.kind, **structs.asdict(record)}.items() if v is not None}
         )

@@ -11,7 +11,7 @@ from everstep.errors import Fenced, Frozen, JournalConflict, JournalUnavailable,
 from everstep.ids import Attempt, EpochMs, InboxId, JournalId, Owner, RecordHash, Seq
 from everstep.journal.chain import Chain
 from everstep.journal.memory import MemoryStore
-from everstep.journal.records import Fired, Park, Result
+from everstep.journal.records import Failure, Finished, Fired, Park, Result
 from everstep.journal.store import AppendAnswer, AppendReply, Head, InboxEntry, Sealed
 from everstep.journal.writer import JournalWriter, Make, ParkReply
 
@@ -167,6 +167,19 @@ async def test_too_large_a_record_is_refused_before_anything_is_queued(bench: Be
     assert bench.put(size_bytes=262144 - overhead) == 2
     await bench.writer.drain()
     assert bench.stored() == [1, 2]
+
+
+async def test_a_record_that_could_not_be_read_back_is_never_written(bench: Bench) -> None:
+    """Say, an exception whose text is no text: the attempt ends with that, and the journal stays one that replays."""
+    with pytest.raises(TypeError, match=r"could not be read back: .*message"):
+        bench.writer.put(
+            lambda seq: Failure(seq=seq, attempt=ONE, time=0, type="Odd", message=5)  # type: ignore[arg-type]  # the point
+        )
+    with pytest.raises(TypeError, match="not JSON"):
+        bench.writer.put(lambda seq: Finished(seq=seq, attempt=ONE, time=0, outcome="succeeded", value=object()))
+    assert bench.put() == 1
+    await bench.writer.drain()
+    assert bench.stored() == [1]
 
 
 async def test_a_record_that_cannot_be_made_leaves_no_hole(bench: Bench) -> None:

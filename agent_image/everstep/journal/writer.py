@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 from everstep import faults
 from everstep.clock import Clock
-from everstep.errors import Fenced, Frozen, JournalConflict, JournalUnavailable, ValueTooLarge
+from everstep.errors import Fenced, Frozen, JournalConflict, JournalUnavailable, JournalUnreadable, ValueTooLarge
 from everstep.ids import Attempt, JournalId, Owner, Seq
 from everstep.journal.chain import Chain
-from everstep.journal.records import RECORD_MAX_BYTES, Record, encode
+from everstep.journal.records import RECORD_MAX_BYTES, Intent, Record, Result, decode, encode
 from everstep.journal.store import (
     APPEND_MAX_RECORDS,
     AppendAnswer,
@@ -45,6 +45,8 @@ Make = Callable[[Seq], Record]
 """Builds a record once its seq is known."""
 
 
+_OFTEN = (Intent, Result)
+"""What every step writes, made from checked values alone. Other kinds hold words of people and of exceptions."""
 _ACCEPTED = (AppendAnswer.OK, AppendAnswer.DUP)
 
 
@@ -131,8 +133,8 @@ class JournalWriter:
         return self._retrying
 
     def put(self, make: Make) -> Seq:
-        """Seal one record and queue it; returns its seq at once. Raises ValueTooLarge (nothing was queued), Frozen after
-        `freeze`, or what ended the writer."""
+        """Seal one record and queue it; gives its seq at once. Raises ValueTooLarge, TypeError, ValueError (nothing was queued),
+        Frozen after `freeze`, or what ended the writer."""
         if self._parking:
             raise RuntimeError("a record was put while the run is being parked")
         sealed = self._seal(make)
@@ -200,7 +202,10 @@ class JournalWriter:
             raise self._stopped
         prev = self._sealed
         seq = Seq(prev.seq + 1)
-        raw = encode(make(seq))
+        record = make(seq)
+        raw = encode(record)
+        if type(record) not in _OFTEN:
+            self._read_back(raw, seq)
         if self._sealer is not None:
             raw = self._sealer.seal(raw)
         if len(raw) > RECORD_MAX_BYTES:
@@ -209,6 +214,14 @@ class JournalWriter:
         self._sealed = Head(seq, sealed.hash)
         self.sealed_bytes += len(raw)
         return sealed
+
+    @staticmethod
+    def _read_back(raw: bytes, seq: Seq) -> None:
+        """Making a record checks no types. One that could not be read again must not be written."""
+        try:
+            decode(raw, seq)
+        except JournalUnreadable as e:
+            raise TypeError(f"not written, as it could not be read back: {e}") from e
 
     # --- writing -------------------------------------------------------------------------------------------------
 
