@@ -103,7 +103,8 @@ def measure(contestants: list[Contestant], size: Size, say: Say, until_s: float)
 
 def _open(row: Row, children: dict[str, Child]) -> None:
     child = children[row.contestant.key] = row.contestant.spawn()
-    row.contestant.settings = child.hear()["ready"]
+    child.hear()
+    row.contestant.settings = child.ask(do="settings")["settings"]
     _steps(row, child, 30)
 
 

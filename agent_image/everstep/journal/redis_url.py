@@ -1,7 +1,7 @@
 """Redis URLs, parsed to plain data; no client is made here. The grammar stands in `everstep.journal.open`."""
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from everstep.errors import BadStore
@@ -19,8 +19,7 @@ class Mode(enum.StrEnum):
     SENTINEL = "sentinel"
 
 
-@dataclass(frozen=True)
-class RedisUrl:
+class RedisUrl(NamedTuple):
     """Where a journal's Redis is and how to log in. Never printed whole: it holds a password."""
 
     mode: Mode

@@ -236,8 +236,9 @@ class Supervisor:
         lock = FileLock(self.directory.agent_lock(self.spec.run))
         until = self.clock.monotonic_s() + self.options.gone_within_s
         while True:
-            stragglers.end(self._mark)
-            if not stragglers.find(self._mark) and lock.try_acquire():
+            if stragglers.find(self._mark):  # each look reads the environment of every process
+                stragglers.end(self._mark)
+            elif lock.try_acquire():
                 return lock
             if self.clock.monotonic_s() > until:
                 pid = next(iter(stragglers.find(self._mark)), lock.holder_pid())

@@ -35,7 +35,6 @@ from everstep.run.loop import AgentLoop
 from everstep.run.pins import check_pins, python_minor
 from everstep.run.proved import Proved
 from everstep.run.scope import SCOPE
-from everstep.run.sync_agent import SyncAgentThread
 from everstep.run.values import digest
 
 T = TypeVar("T")
@@ -227,6 +226,8 @@ class Attempt:
     def _start_agent(self, engine: Engine, agent: Agent[..., Any], bound: dict[str, Any]) -> None:  # of any signature
         scope = engine.epochs.root_scope()
         if not agent.is_async:
+            from everstep.run.sync_agent import SyncAgentThread  # an async agent needs nothing of it
+
             engine.thread = SyncAgentThread(engine)
             engine.thread.start(lambda: agent.fn(**bound), scope, self._agent_ended)
             return

@@ -126,7 +126,7 @@ class Epochs:
         try:
             return self._codec.encode(state)
         except LimitError as e:
-            if self._codec.adapter is not None:
+            if self._codec.typed:
                 raise
             raise type(e)(f"{e}. State that is not plain JSON needs its type: everstep.restored(State)") from e
 

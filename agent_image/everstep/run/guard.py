@@ -7,10 +7,10 @@ set look-up for every other event, and does nothing outside agent scope.
 
 import asyncio
 import sys
-import sysconfig
 import threading
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -111,7 +111,7 @@ def _innermost(stack: Sequence[traceback.FrameSummary]) -> traceback.FrameSummar
         if file.startswith("<") or any(own in file for own in _OWN):
             continue
         nearest = nearest or frame
-        if not file.startswith(_LIBRARIES) and not any(word in file for word in _INSTALLED):
+        if not file.startswith(_libraries()) and not any(word in file for word in _INSTALLED):
             return frame
     return nearest
 
@@ -153,8 +153,12 @@ _MAKER_DEPTH = 8
 _ASYNCIO = (str(Path(asyncio.__file__).parent), str(Path(__file__).parent))
 _TASK_BEGINS = "asyncio/events.py"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_LIBRARIES = tuple(
-    sysconfig.get_path(name).replace("\\", "/").rstrip("/") + "/"
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
-"""An HTTP client opens the socket, but the line to change is the one that calls the client."""
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    """An HTTP client opens the socket, but the line to change is the one that calls the client."""
+    import sysconfig  # only for a message
+
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple(sysconfig.get_path(name).replace("\\", "/").rstrip("/") + "/" for name in names)

@@ -15,11 +15,13 @@ import json
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from everstep.errors import BadStep, NotJSON, ValueTooLarge
 from everstep.journal.canonical import Json, canonical
 from everstep.run.arguments import Arguments
+from everstep.run.shapes import SCALARS, Fits, shape_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -28,7 +30,6 @@ VALUE_MAX_BYTES = 16 * 1024 * 1024
 """Above this a value is refused: it would be read whole at each replay. Keep it elsewhere and journal its address."""
 MAX_DEPTH = 200
 _SMALL = 10**18
-_PLAIN = (str, int, bool, float, type(None))
 
 
 class Encoded(NamedTuple):
@@ -48,39 +49,49 @@ class Codec:
         self.step = step
         self.what = what
         self.exact = exact
-        self.plain = annotation if annotation in _PLAIN else None
-        self.adapter: TypeAdapter[Any] | None = None
+        self.plain = annotation if annotation in SCALARS else None
+        self.typed = False
+        """Whether its values are pydantic's to check."""
+        self._fits: Fits | None = None
+        """Tells those that pydantic would leave as they are."""
         if annotation is None:
             self.plain = type(None)
         elif self.plain is None and (annotation not in (Any, object, inspect.Parameter.empty) or not exact):
-            # Half of the time that `import everstep` would take, and plain annotations do without it.
-            import pydantic
+            self.typed = True
+            self._annotation = Any if annotation in (object, inspect.Parameter.empty) else annotation
+            self._fits = shape_of(self._annotation)
+            if self._fits is None:
+                _ = self._adapter  # an annotation that cannot be journaled is told of now
 
-            try:
-                self.adapter = pydantic.TypeAdapter(
-                    Any if annotation is object else cast(Any, annotation)
-                )  # any annotation
-            except (pydantic.PydanticSchemaGenerationError, pydantic.PydanticUserError) as e:
-                raise BadStep(
-                    f"{step}: {what} is annotated {_type_name(annotation)}, which cannot be journaled. Pass plain data (a "
-                    f"model, a dataclass, JSON) and build such objects inside the step's body, or keep them at module level"
-                ) from e
+    @cached_property
+    def _adapter(self) -> "TypeAdapter[Any]":
+        import pydantic
+
+        try:
+            return pydantic.TypeAdapter(cast(Any, self._annotation))  # any annotation
+        except (pydantic.PydanticSchemaGenerationError, pydantic.PydanticUserError) as e:
+            raise BadStep(
+                f"{self.step}: {self.what} is annotated {_type_name(self._annotation)}, which cannot be journaled. Pass plain "
+                f"data (a model, a dataclass, JSON) and build such objects inside the step's body, or keep them at module level"
+            ) from e
 
     def encode(self, value: object) -> Encoded:
         """Raises NotJSON or ValueTooLarge; nothing was written."""
-        if self.adapter is None:
+        if (raw := self._as_it_is(value)) is not None:
+            data = json.loads(raw)
+        elif not self.typed:
             if self.plain is not None and type(value) is not self.plain:
                 value = self._coerce(value)
             kind = type(value)
             small = kind is int and -_SMALL < cast(int, value) < _SMALL
             raw = repr(value).encode() if small else self._canonical(value, value)
-            data = value if kind in _PLAIN else json.loads(raw)
+            data = value if kind in SCALARS else json.loads(raw)
             if data is not value and data != value:
                 raise self._not_json(value)
         else:
             typed = self._validate(value)
             try:
-                dumped = self.adapter.dump_python(typed, mode="json", warnings="error")
+                dumped = self._adapter.dump_python(typed, mode="json", warnings="error")
             except Exception as e:  # also of the value's own serializers
                 raise self._not_json(value, _first_line(e)) from e
             raw = self._canonical(dumped, value)
@@ -97,35 +108,42 @@ class Codec:
 
     def decode(self, data: Json) -> Any:  # the annotation's own type, known to the caller only
         """From the journal's JSON. Raises NotJSON if it does not fit the annotation (changed code, a person's answer)."""
-        if self.adapter is None:
+        if (raw := self._as_it_is(data)) is not None:
+            return json.loads(raw)
+        if not self.typed:
             if self.plain is not None and type(data) is not self.plain:
                 return self._coerce(data)
             return data
         try:
-            return self.adapter.validate_json(canonical(data))
+            return self._adapter.validate_json(canonical(data))
         except Exception as e:  # also of the annotation's own validators
             raise NotJSON(f"{self.step}: {self.what} does not fit its annotation: {_reason(e)}") from e
 
-    def _back(self, raw: bytes, value: object) -> object:
-        assert self.adapter is not None
+    def _as_it_is(self, value: object) -> bytes | None:
+        """The canonical bytes of a value that pydantic would neither change nor refuse, where that can be told without it."""
         try:
-            return self.adapter.validate_json(raw)
+            return canonical(value) if self._fits is not None and self._fits(value) else None
+        except (ValueError, RecursionError):  # what is wrong with it is said the long way
+            return None
+
+    def _back(self, raw: bytes, value: object) -> object:
+        try:
+            return self._adapter.validate_json(raw)
         except Exception as e:  # the same
             raise self._not_json(value, f"what it becomes in the journal cannot be read back: {_reason(e)}") from e
 
     def _coerce(self, value: object) -> object:
         from pydantic import TypeAdapter, ValidationError
 
-        adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, self.plain))  # one of _PLAIN
+        adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, self.plain))  # one of SCALARS
         try:
             return adapter.validate_python(value)
         except ValidationError as e:
             raise NotJSON(f"{self.step}: {self.what} does not fit its annotation: {_reason(e)}") from e
 
     def _validate(self, value: object) -> object:
-        assert self.adapter is not None
         try:
-            return self.adapter.validate_python(value)
+            return self._adapter.validate_python(value)
         except Exception as e:  # the same
             raise NotJSON(f"{self.step}: {self.what} does not fit its annotation: {_reason(e)}") from e
 
@@ -217,7 +235,7 @@ class Signature:
         codecs = self._build()[0]
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        raw = data if all(type(v) in _PLAIN for v in data.values()) else json.loads(canonical(data))
+        raw = data if all(type(v) in SCALARS for v in data.values()) else json.loads(canonical(data))
         for name, p in self.signature.parameters.items():
             value = codecs[name].decode(raw[name])
             if p.kind is p.VAR_POSITIONAL:

@@ -4,6 +4,7 @@
     {"do": "many", "runs": k, "steps": n, "run": r}    → {"wall_s": t}      k runs at once
     {"do": "hold", "run": r, "steps": n, "at": m}      → {"reached": m}     and hangs in body m, to be killed
     {"do": "resume", "run": r, "steps": n}             → {"first": m}       as the first body after the crash starts
+    {"do": "settings"}                                 → {"settings": {…}}  as the engine gives them back
     {"do": "close"}                                    → {"closed": true}   everything is on disk, and the process ends
 
 Standard library only: peers' environments have nothing else of ours.
@@ -75,7 +76,7 @@ def serve(make: Callable[[], Engine]) -> None:
         out.write(json.dumps(answer) + "\n")
 
     engine = make()
-    say(ready=engine.settings())
+    say(ready=True)
     for line in sys.stdin:
         command: dict[str, Any] = json.loads(line)
         try:
@@ -122,6 +123,8 @@ def _carry_out(engine: Engine, command: dict[str, Any], say: Callable[..., None]
 
         engine.resume(command["run"], command["steps"], telling)
         say(done=True)
+    elif do == "settings":
+        say(settings=engine.settings())
     elif do == "close":
         engine.close()
         say(closed=True)
