@@ -9,9 +9,10 @@ from everstep import testing
 from tests.support.local_runs import LocalRuns, kill
 
 PRETEND = """
-import os, platform
+import os
 if os.environ.get("PRETEND_PYTHON"):
-    platform.python_version_tuple = lambda: (*os.environ["PRETEND_PYTHON"].split("."), "0")
+    import everstep.run.pins
+    everstep.run.pins.python_minor = lambda: os.environ["PRETEND_PYTHON"]
 """
 
 

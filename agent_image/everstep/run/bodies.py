@@ -72,7 +72,7 @@ class Bodies:
         inline = self._inline(call, probe)
         args, kwargs = step.signature.decode(call.args)
         body = BodyContext(step.name, call.key, key_of(call, self._engine.epochs.idem), tries)
-        body.say = None if probe else self._engine.live.speaker(body)
+        body.say = None if probe else self._engine.live.say
         context = outside(call.context)
         context.run(BODY.set, body)
         timeout_s = (step.timeout_s or self._engine.config.probe_timeout_s) if probe else step.timeout_s

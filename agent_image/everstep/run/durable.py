@@ -147,9 +147,9 @@ def artifact(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> "
 def say(text: str) -> None:
     """Inside a step's body: show text to whoever watches the run (`everstep local live RUN`), as the step works. It goes to the
     live stream, not to the journal, with step, attempt, try and offset; what a dead try has said is marked. From any thread."""
-    speak = _body("say").say
-    if speak is not None:
-        speak(text)
+    body = _body("say")
+    if body.say is not None:
+        body.say(body, text)
 
 
 def is_replaying() -> bool:

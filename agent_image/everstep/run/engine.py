@@ -323,6 +323,7 @@ class Engine:
         finally:
             self.busy_drivers -= 1
             self.drivers.pop(driver.call.key, None)
+            driver.call.driver = None  # no cycle is left for the garbage collector
             self.delivery.wake()
 
     def driver_waits(self, driver: StepDriver) -> None:

@@ -7,7 +7,6 @@ the store is away. The store takes it from the live attempt only, and a refusal 
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,16 +60,12 @@ class Live:
 
     # --- what is said -------------------------------------------------------------------------------------------
 
-    def speaker(self, body: BodyContext) -> Callable[[str], None]:
-        """What a body says its words with, from any thread."""
-
-        def say(text: str) -> None:
-            if text and self._store is not None and not self._over:
-                body.spoke = True
-                with contextlib.suppress(RuntimeError):  # a thread that was left behind, and the loop is closed
-                    self._engine.loop.call_soon_threadsafe(self._say, body, text, context=contextvars.Context())
-
-        return say
+    def say(self, body: BodyContext, text: str) -> None:
+        """What a body says, from any thread."""
+        if text and self._store is not None and not self._over:
+            body.spoke = True
+            with contextlib.suppress(RuntimeError):  # a thread that was left behind, and the loop is closed
+                self._engine.loop.call_soon_threadsafe(self._say, body, text, context=contextvars.Context())
 
     def _say(self, body: BodyContext, text: str) -> None:
         said = self._tries.get((body.key, body.tries))

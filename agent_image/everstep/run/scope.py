@@ -93,7 +93,7 @@ class BodyContext:
     """Of the newest heartbeat of an earlier try."""
     files: "list[Noted]" = field(default_factory=list)
     """Files to keep with the result."""
-    say: "Callable[[str], None] | None" = None
+    say: "Callable[[BodyContext, str], None] | None" = None
     """Puts text into the run's live stream; from any thread."""
     spoke: bool = False
 
