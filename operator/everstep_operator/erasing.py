@@ -19,8 +19,9 @@ from everstep_operator.wrapping_keys import Wrapping
 
 
 async def erase(store: Store, cluster: Cluster, wrapping: Wrapping, ref: RunRef) -> inspect.Document:
-    """{"run", "journal", "secret": the Secret that is left to delete, or null, "rewrapped": data keys of other runs}. May be
-    repeated. Raises Refusal for a run that is not over, ConfigError for one that is not encrypted, JournalUnavailable."""
+    """{"run", "journal", "secret": the Secret that is left to delete, or null, "rewrapped": data keys of other runs, "problem":
+    why older copies of the store can still be opened, "" if they cannot}. May be repeated. Raises Refusal for a run that is not over,
+    ConfigError for one that is not encrypted, JournalUnavailable."""
     found = await cluster.get_run(ref.namespace, ref.name)
     if found is None or found["metadata"]["uid"] != ref.uid:
         raise ConfigError(f"run {ref.name} in namespace {ref.namespace} is not there any more, or is another one")
@@ -38,10 +39,10 @@ async def erase(store: Store, cluster: Cluster, wrapping: Wrapping, ref: RunRef)
             f"run {ref.name} is not encrypted, so its payloads are part of the chain; kubectl delete agentrun {ref.name} "
             "removes it whole. Set journal.encrypt in the chart to be able to erase runs that begin from then on"
         )
-    count = await wrapping.erase(store, ref.uid)
+    count, problem = await wrapping.erase(store, ref.uid)
     secret = await cluster.get_secret(ref.namespace, secret_name(ref))
     left = secret_name(ref) if secret is not None and is_ours(secret, ref) else None
-    return {"run": ref.name, "journal": ref.uid, "secret": left, "rewrapped": count}
+    return {"run": ref.name, "journal": ref.uid, "secret": left, "rewrapped": count, "problem": problem}
 
 
 async def rotate(store: Store, wrapping: Wrapping) -> inspect.Document:

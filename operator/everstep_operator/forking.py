@@ -88,7 +88,7 @@ async def _sealing(
     if wrapping is None:
         yield None, {}
         return
-    async with wrapping.held() as ring:
+    async with wrapping.held(store) as ring:
         meta = await store.meta(target)
         more: dict[str, str] = {}
         if meta is not None:  # asked again

@@ -216,7 +216,7 @@ class Journals:
         if self._wrapping is None:
             raise JournalUnavailable("the run is to be encrypted, and this operator has no key-encryption keys")
         try:
-            async with self._wrapping.held() as ring:
+            async with self._wrapping.held(self._store) as ring:
                 wrapped = wrapped_fields(ring, journal, data_keys, self._clock.random_bytes)
                 return await self._answer(self._store.fence(journal, attempt, anchor, fields | wrapped))
         except ConfigError as e:

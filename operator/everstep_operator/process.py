@@ -207,7 +207,7 @@ async def started(settings: Settings, clock: Clock) -> tuple[Operator, KubeApi]:
     await _patiently(lambda: make_if_absent(own, settings.key_secret))
     wrapping = Wrapping(own, settings, clock)
     if settings.encrypt:
-        await _patiently(wrapping.make_if_absent)
+        await _patiently(wrapping.check)
     store = open_store(settings.store_url, installation=settings.installation, ca_path=settings.store_ca_file or None)
     return Operator(settings, clock, api, metrics, store, ring, wrapping), api
 

@@ -1,4 +1,4 @@
-"""The keys that wrap the data keys of encrypted runs: a Secret beside the chain keys, made once if absent.
+"""The keys that wrap the data keys of encrypted runs: a Secret beside the chain keys, made when the first such run begins.
 
     name  <name of the key Secret>-wrapping
     data  w1: <base64 of 32 bytes>     the newest id wraps; a rotation adds the next one, wraps all data keys anew, and only then
@@ -34,7 +34,6 @@ from everstep_operator.cluster.own import OwnSecrets, own_secret
 from everstep_operator.settings import Settings
 
 SUFFIX: Final = "-wrapping"
-FIRST_ID: Final = "w1"
 LOCK_POLL_S: Final = 0.05
 WRAP_PATIENCE_S: Final = 5.0
 ROTATE_PATIENCE_S: Final = 60.0
@@ -60,6 +59,11 @@ def read_wrapping_keys(secret: Json, where: str) -> WrappingKeys:
     return WrappingKeys(keys)
 
 
+def _number(name: str) -> int:
+    """Of `w12`; 0 of any other name."""
+    return int(name[1:]) if name[:1] == "w" and name[1:].isdigit() else 0
+
+
 class Wrapping:
     """The Secret, and what is done with it. Raises ConfigError, ClusterUnavailable, ClusterRefused."""
 
@@ -71,11 +75,11 @@ class Wrapping:
         self._last = WrappingKeys({})
         """As last read: most readers need no newer one."""
 
-    async def make_if_absent(self) -> None:
-        """See that there is a key, so that runs can begin encrypted."""
-        note = "Keys that wrap the data keys of encrypted runs. Back it up; without it no encrypted run can be read."
-        key = base64.b64encode(self._clock.random_bytes(KEY_BYTES)).decode()
-        await self._own.made_once(self._name, lambda: own_secret(self._name, "wrapping-keys", note, {FIRST_ID: key}))
+    async def check(self) -> None:
+        """See that the keys that are there can be used. The first one is made when the first run begins encrypted."""
+        found = await self._own.get(self._name)
+        if found is not None:
+            read_wrapping_keys(found, self._own.where(self._name))
 
     async def sealer(self, journal: JournalId, fields: Mapping[str, str]) -> Sealer | None:
         """As `everstep.journal.datakeys.sealer`, for a journal with these meta fields."""
@@ -88,19 +92,37 @@ class Wrapping:
             return sealer(fields, self._last, journal, self._clock.random_bytes)
 
     @contextlib.asynccontextmanager
-    async def held(self) -> AsyncIterator[WrappingKeys]:
-        """The keys as they are now, for a fence that follows at once. Raises JournalUnavailable while a rotation begins."""
+    async def held(self, store: Store) -> AsyncIterator[WrappingKeys]:
+        """The keys as they are now, for a fence of this store that follows at once; the first one is made if there is none.
+        Raises JournalUnavailable, also while a rotation begins."""
         async with self._lock("wrap", fcntl.LOCK_SH, WRAP_PATIENCE_S):
-            yield read_wrapping_keys(await self._secret(), self._own.where(self._name))
+            found = await self._own.get(self._name) or await self._make(store)
+            yield read_wrapping_keys(found, self._own.where(self._name))
 
-    async def erase(self, store: Store, journal: JournalId) -> int:
+    async def _make(self, store: Store) -> Json:
+        """Its number is above those that journals name: a Secret that was lost can be restored by adding what it held."""
+        note = "Keys that wrap the data keys of encrypted runs. Back it up; without it no encrypted run can be read."
+        newest = 0
+        for journal in await store.journals():
+            meta = await store.meta(journal)
+            named = [text.partition(":")[0] for text in wrapped_keys(meta.fields if meta else {}).values()]
+            newest = max([newest, *map(_number, named)])
+        key = base64.b64encode(self._clock.random_bytes(KEY_BYTES)).decode()
+        data = {f"w{newest + 1}": key}
+        return await self._own.made_once(self._name, lambda: own_secret(self._name, "wrapping-keys", note, data))
+
+    async def erase(self, store: Store, journal: JournalId) -> tuple[int, str]:
         """Destroy the data keys of a journal, and rotate: an older copy of the store cannot be opened by what is here from then
-        on. Both may be repeated. The number of other data keys wrapped anew. Raises JournalUnavailable."""
+        on. Both may be repeated. The number of other data keys wrapped anew, and why the older keys had to stay, if they had
+        to. Raises JournalUnavailable."""
         async with self._lock("rotate", fcntl.LOCK_EX, ROTATE_PATIENCE_S):
             meta = await store.meta(journal)
             if meta is not None and (fields := erased_fields(meta.fields, self._clock.now_epoch_ms())):
                 await store.set_fields(journal, fields)
-            return await self._rotate(store)
+            try:
+                return await self._rotate(store), ""
+            except ConfigError as e:
+                return 0, str(e)
 
     async def rotate(self, store: Store) -> int:
         """A new key, and every data key wrapped under it; their number. No record is touched. After a crash at any moment all
@@ -113,7 +135,7 @@ class Wrapping:
         where = self._own.where(self._name)
         found = await self._secret()
         old = read_wrapping_keys(found, where)
-        newest = max((int(name[1:]) for name in old.keys if name[1:].isdigit()), default=0)
+        newest = max(map(_number, old.keys))
         new = base64.b64encode(self._clock.random_bytes(KEY_BYTES)).decode()
         added = [{"op": "add", "path": f"/data/w{newest + 1}", "value": new}]
         found = await self._own.patch(self._name, found["metadata"]["resourceVersion"], added)

@@ -167,8 +167,14 @@ def wrapping_secret_verbs() -> set[Right]:
     recorder = Recorder(content={"metadata": {"resourceVersion": "7"}, "data": {"w1": "A" * 43 + "="}})
     settings = Settings(operator_namespace="x", store_url="redis://x", key_secret="everstep-keys")
     wrapping = Wrapping(OwnSecrets(cast(KubeApi, recorder), "x"), settings, SystemClock())
-    asyncio.run(wrapping.make_if_absent())
-    asyncio.run(wrapping.rotate(MemoryStore()))
+
+    async def all_of_it() -> None:
+        await wrapping.check()
+        async with wrapping.held(MemoryStore()):
+            pass
+        await wrapping.rotate(MemoryStore())
+
+    asyncio.run(all_of_it())
     return recorder.seen
 
 

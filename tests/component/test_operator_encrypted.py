@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -29,6 +30,11 @@ async def bench() -> AsyncIterator[Rig]:
 
 
 async def ask(bench: Rig, *words: str, encrypt: bool = True) -> Json:
+    """One document."""
+    return dict(json.loads(await said(bench, *words, encrypt=encrypt)))
+
+
+async def said(bench: Rig, *words: str, encrypt: bool = True) -> bytes:
     """One `python -m everstep_operator.inspect`, as kubectl exec runs it."""
     env = bench.operators[0].env | (ON if encrypt else {"EVERSTEP_ENCRYPT": "false"})
     process = await asyncio.create_subprocess_exec(
@@ -37,7 +43,7 @@ async def ask(bench: Rig, *words: str, encrypt: bool = True) -> Json:
     )  # fmt: skip
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
-    return dict(json.loads(out))
+    return out
 
 
 def about(bench: Rig, name: str) -> list[str]:
@@ -100,6 +106,10 @@ async def test_a_run_is_unreadable_in_the_store_and_readable_by_command(bench: R
     assert (await ask(bench, "result", *about(bench, "hello")))["result"] == WORD
     assert [s["name"] for s in (await ask(bench, "steps", *about(bench, "hello")))["steps"]] == ["work"]
     assert (await ask(bench, "verify", *about(bench, "hello")))["whole"]
+    sent = await said(bench, "export", *about(bench, "hello"))
+    assert b'"end"' in sent
+    assert b'"signature"' in sent
+    assert WORD.encode() not in sent
 
 
 async def test_a_failures_words_are_not_in_the_status(bench: Rig) -> None:
@@ -253,6 +263,35 @@ async def test_without_its_keys_nothing_is_guessed(bench: Rig) -> None:
     answer = await ask(bench, "result", *about(bench, "hello"))
     assert "everstep-keys-wrapping does not exist" in answer["error"]
     assert (await ask(bench, "verify", *about(bench, "hello")))["whole"], "the proof needs no data key"
+    await finished(bench, "later")
+    assert list(secret(bench, "everstep-keys-wrapping", SYSTEM)) == ["w2"], "no id ever means two keys"
+    assert (await ask(bench, "result", *about(bench, "later")))["result"] == WORD
+    answer = await ask(bench, "result", *about(bench, "hello"))
+    assert "wrapped under w1, which is not here" in answer["error"]
+    erased = await ask(bench, "erase", *about(bench, "later"))
+    assert "old keys stay" in erased["problem"], "hello may yet be read, with a backup of w1"
+    assert (await ask(bench, "result", *about(bench, "later")))["result"] == "(erased)"
+
+
+@pytest.mark.parametrize("lose_secret", [False, True])
+@pytest.mark.parametrize(
+    "point", ["before_create_secret", "after_create_secret", "before_fence", "after_fence", "before_create_pod"]
+)
+async def test_the_operator_may_die_anywhere_while_a_run_begins(bench: Rig, point: str, lose_secret: bool) -> None:
+    """The key in the pod's hands is the one that the journal keeps, also where the Secret is lost with the operator."""
+    operator = bench.operator(**ON)
+    await operator.start(EVERSTEP_OPERATOR_FAULTS=f"{point}=kill")
+    await bench.apply("hello")
+    await operator.ended()
+    if lose_secret:
+        with contextlib.suppress(ApiError):
+            await bench.server.objects.delete("secrets", NAMESPACE, "hello-run", {})
+    await operator.start()
+    agent = await bench.agent("hello-1")
+    await agent.finish(WORD)
+    await bench.until(lambda: bench.condition("hello", "Finished").startswith("True"), "the run is finished")
+    assert WORD.encode() not in await everything_in(bench)
+    assert (await ask(bench, "result", *about(bench, "hello")))["result"] == WORD
 
 
 async def test_without_the_value_there_is_no_key(bench: Rig) -> None:

@@ -19,7 +19,7 @@ def ready(fake: Fake, told: dict[str, object]) -> None:
 
 
 def test_journal_first_then_the_secret(fake: Fake) -> None:
-    ready(fake, {"run": "monday", "journal": "u-1", "secret": "monday-run", "rewrapped": 3})
+    ready(fake, {"run": "monday", "journal": "u-1", "secret": "monday-run", "rewrapped": 3, "problem": ""})
     fake.on("delete", "secret", "monday-run")
     done = fake.run("erase", "monday", "--yes")
     assert done.returncode == 0, done.stderr
@@ -31,7 +31,7 @@ def test_journal_first_then_the_secret(fake: Fake) -> None:
 
 
 def test_nothing_left_to_delete(fake: Fake) -> None:
-    ready(fake, {"run": "monday", "journal": "u-1", "secret": None, "rewrapped": 0})
+    ready(fake, {"run": "monday", "journal": "u-1", "secret": None, "rewrapped": 0, "problem": ""})
     assert fake.run("erase", "monday", "--yes").returncode == 0
     assert [call[0] for call in fake.calls] == ["get", "get", "exec"]
 
@@ -44,6 +44,14 @@ def test_asked_first(fake: Fake) -> None:
     assert not [call for call in fake.calls if call[0] == "exec"]
 
 
+def test_older_keys_that_had_to_stay_are_told(fake: Fake) -> None:
+    ready(fake, {"run": "monday", "journal": "u-1", "secret": "monday-run", "rewrapped": 0, "problem": "w1 is gone"})
+    fake.on("delete", "secret", "monday-run")
+    done = fake.run("erase", "monday", "--yes")
+    assert (done.returncode, "monday erased" in done.stdout) == (1, True)
+    assert "copies of the store from before can still be opened: w1 is gone" in done.stderr
+
+
 @pytest.mark.parametrize("code", [2, 75])
 def test_what_the_operator_refuses_deletes_nothing(fake: Fake, code: int) -> None:
     ready(fake, {"error": "run monday is not over", "exit": code})
@@ -53,7 +61,7 @@ def test_what_the_operator_refuses_deletes_nothing(fake: Fake, code: int) -> Non
 
 
 def test_a_secret_that_may_not_be_deleted_is_named(fake: Fake) -> None:
-    ready(fake, {"run": "monday", "journal": "u-1", "secret": "monday-run", "rewrapped": 0})
+    ready(fake, {"run": "monday", "journal": "u-1", "secret": "monday-run", "rewrapped": 0, "problem": ""})
     fake.on("delete", code=1, err="Error from server (Forbidden): secrets is forbidden")
     done = fake.run("erase", "monday", "--yes")
     assert done.returncode == 1

@@ -70,10 +70,15 @@ def wrapping(api: OneSecret) -> Wrapping:
     return Wrapping(OwnSecrets(cast(KubeApi, api), "ops"), SETTINGS, CLOCK)
 
 
+async def first_key(keys: Wrapping, store: MemoryStore) -> None:
+    async with keys.held(store):
+        pass
+
+
 async def begin(store: MemoryStore, keys: Wrapping, journal: JournalId) -> dict[str, bytes]:
     """As the operator fences a new run."""
     data_keys = fresh_keys(CLOCK.random_bytes)
-    async with keys.held() as ring:
+    async with keys.held(store) as ring:
         fields = wrapped_fields(ring, journal, data_keys, CLOCK.random_bytes)
         await store.fence(journal, Attempt(1), Head(Seq(0), Chain(journal).genesis()), fields)
     return data_keys
@@ -89,19 +94,38 @@ async def opened(store: MemoryStore, api: OneSecret, journal: JournalId) -> dict
 
 
 async def test_made_once(api: OneSecret) -> None:
-    await wrapping(api).make_if_absent()
+    store = MemoryStore()
+    await wrapping(api).check()
+    assert api.secret is None, "not before a run begins encrypted"
+    kept = await begin(store, wrapping(api), FIRST)
     first = api.secret
-    await wrapping(api).make_if_absent()
+    await begin(store, wrapping(api), SECOND)
     assert api.secret == first
     assert api.ids() == ["w1"]
+    assert await opened(store, api, FIRST) == kept
+
+
+async def test_a_lost_secret_is_not_made_again_under_the_same_name(api: OneSecret) -> None:
+    """Else restoring it would lose the runs that began meanwhile."""
+    store = MemoryStore()
+    before = await begin(store, wrapping(api), FIRST)
+    lost, api.secret = api.secret, None
+    after = await begin(store, wrapping(api), SECOND)
+    assert api.ids() == ["w2"]
+    with pytest.raises(ConfigError, match="wrapped under w1, which is not here"):
+        await opened(store, api, FIRST)
+    assert lost is not None
+    api.secret["data"] |= lost["data"]  # type: ignore[index]  # it was made again
+    assert await opened(store, api, FIRST) == before
+    assert await opened(store, api, SECOND) == after
 
 
 async def test_a_fence_under_way_is_waited_for(api: OneSecret) -> None:
     """It wraps under the key that the rotation is about to remove, into a journal that is not there yet."""
     store, keys = MemoryStore(), wrapping(api)
-    await keys.make_if_absent()
+    await first_key(keys, store)
     data_keys = fresh_keys(CLOCK.random_bytes)
-    async with keys.held() as ring:
+    async with keys.held(store) as ring:
         rotation = asyncio.create_task(wrapping(api).rotate(store))
         await api.patched.wait()
         for _ in range(50):
@@ -116,7 +140,7 @@ async def test_a_fence_under_way_is_waited_for(api: OneSecret) -> None:
 
 async def test_one_rotation_at_a_time(api: OneSecret) -> None:
     store, keys = MemoryStore(), wrapping(api)
-    await keys.make_if_absent()
+    await first_key(keys, store)
     kept = await begin(store, keys, FIRST)
     assert sorted(await asyncio.gather(*(wrapping(api).rotate(store) for _ in range(3)))) == [1, 1, 1]
     assert api.ids() == ["w4"]
@@ -125,7 +149,7 @@ async def test_one_rotation_at_a_time(api: OneSecret) -> None:
 
 async def test_a_rotation_that_was_cut_off_is_completed_by_the_next(api: OneSecret) -> None:
     store, keys = MemoryStore(), wrapping(api)
-    await keys.make_if_absent()
+    await first_key(keys, store)
     kept = await begin(store, keys, FIRST)
     api.refuse_removal = True
     with pytest.raises(ConnectionError):
@@ -140,7 +164,7 @@ async def test_a_rotation_that_was_cut_off_is_completed_by_the_next(api: OneSecr
 
 async def test_a_key_that_something_still_needs_stays(api: OneSecret) -> None:
     store, keys = MemoryStore(), wrapping(api)
-    await keys.make_if_absent()
+    await first_key(keys, store)
     await begin(store, keys, FIRST)
     kept = await begin(store, keys, SECOND)
     await store.set_fields(FIRST, {"dataKey/d1": "w9:AAAA", "namespace": "prod", "name": "lost"})
@@ -152,16 +176,26 @@ async def test_a_key_that_something_still_needs_stays(api: OneSecret) -> None:
 
 async def test_erased_is_erased_and_others_are_not(api: OneSecret) -> None:
     store, keys = MemoryStore(), wrapping(api)
-    await keys.make_if_absent()
+    await first_key(keys, store)
     await begin(store, keys, FIRST)
     kept = await begin(store, keys, SECOND)
     before = await store.meta(FIRST)
     assert before is not None
-    assert await keys.erase(store, FIRST) == 1
+    assert await keys.erase(store, FIRST) == (1, "")
     assert await opened(store, api, FIRST) == {}
     assert await opened(store, api, SECOND) == kept
     with pytest.raises(ConfigError, match="wrapped under w1, which is not here"):
         await wrapping(api).sealer(FIRST, before.fields)  # an older copy of the store
+
+
+async def test_erased_although_older_keys_must_stay(api: OneSecret) -> None:
+    store, keys = MemoryStore(), wrapping(api)
+    await begin(store, keys, FIRST)
+    await begin(store, keys, SECOND)
+    await store.set_fields(SECOND, {"dataKey/d1": "w9:AAAA"})
+    count, problem = await keys.erase(store, FIRST)
+    assert (count, "w9" in problem) == (0, True)
+    assert await opened(store, api, FIRST) == {}
 
 
 @pytest.mark.parametrize(

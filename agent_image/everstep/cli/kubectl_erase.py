@@ -44,6 +44,8 @@ def erase(
                 Exit.FAILED,
             ) from e
     click.echo(f"run {run} erased; kubectl everstep verify {run} still proves what happened")
+    if told["problem"]:
+        raise Refusal(f"copies of the store from before can still be opened: {told['problem']}", Exit.FAILED)
 
 
 @click.command("rotate-key", epilog=EPILOG)
