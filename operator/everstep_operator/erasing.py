@@ -20,8 +20,8 @@ from everstep_operator.wrapping_keys import Wrapping
 
 async def erase(store: Store, cluster: Cluster, wrapping: Wrapping, ref: RunRef) -> inspect.Document:
     """{"run", "journal", "secret": the Secret that is left to delete, or null, "rewrapped": data keys of other runs, "problem":
-    why older copies of the store can still be opened, "" if they cannot}. May be repeated. Raises Refusal for a run that is not over,
-    ConfigError for one that is not encrypted, JournalUnavailable."""
+    why older copies of the store can still be opened, "" if they cannot}. May be repeated. Raises Refusal for a run that is not
+    over, ConfigError for one that is not encrypted, JournalUnavailable."""
     found = await cluster.get_run(ref.namespace, ref.name)
     if found is None or found["metadata"]["uid"] != ref.uid:
         raise ConfigError(f"run {ref.name} in namespace {ref.namespace} is not there any more, or is another one")

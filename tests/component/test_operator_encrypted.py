@@ -273,6 +273,27 @@ async def test_without_its_keys_nothing_is_guessed(bench: Rig) -> None:
     assert (await ask(bench, "result", *about(bench, "later")))["result"] == "(erased)"
 
 
+async def test_a_run_whose_key_is_missing_waits_for_it(bench: Rig) -> None:
+    operator = bench.operator(**ON)
+    await operator.start()
+    await bench.apply("hello")
+    await (await bench.agent("hello-1")).step("0")
+    await operator.kill()
+    lost = dict(bench.server.objects.get("secrets", SYSTEM, "everstep-keys-wrapping"))
+    await bench.server.objects.delete("secrets", SYSTEM, "everstep-keys-wrapping", {})
+    await operator.start()
+    await bench.evict("hello-1")
+    await bench.until(lambda: "DataKeyMissing" in bench.condition("hello", "Reconciling"), "the run says why it waits")
+    assert bench.pod("hello-2") is None
+    assert "everstep-keys-wrapping does not exist" in json.dumps(bench.status("hello"))
+    meta = {"name": "everstep-keys-wrapping"}
+    await bench.server.objects.create("secrets", SYSTEM, {**lost, "metadata": meta})
+    second = await bench.until(lambda: bench.pod("hello-2"), "the run goes on", within_s=60)
+    assert second
+    await (await bench.agent("hello-2")).finish(WORD)
+    await bench.until(lambda: bench.condition("hello", "Finished").startswith("True"), "the run is finished")
+
+
 @pytest.mark.parametrize("lose_secret", [False, True])
 @pytest.mark.parametrize(
     "point", ["before_create_secret", "after_create_secret", "before_fence", "after_fence", "before_create_pod"]
