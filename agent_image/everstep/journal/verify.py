@@ -13,6 +13,8 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from everstep.errors import JournalLost, JournalTampered
 from everstep.ids import JournalId, Seq
 from everstep.journal.answers import opens_epoch
@@ -116,6 +118,16 @@ async def verify(
     return check.end(told, claimed=upto is not None)
 
 
+class _Place(msgspec.Struct):
+    """What a record says of its place; the rest of it is passed over."""
+
+    seq: int
+    attempt: int
+
+
+_PLACE = msgspec.json.Decoder(_Place)
+
+
 class _Check:
     """Walks one journal; each method answers a report at the first thing that does not fit."""
 
@@ -193,10 +205,10 @@ class _Check:
     def _inner(self, stored: Stored) -> VerifyReport | None:
         """A proved record must also say its own place, and attempts only grow."""
         try:
-            data = json.loads(stored.record)
-            seq, attempt = data["seq"], data["attempt"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            told = _PLACE.decode(stored.record)
+        except (msgspec.DecodeError, ValueError, RecursionError):
             return self._report(Verdict.ALTERED, f"record {stored.seq} is not a record", stored.seq)
+        seq, attempt = told.seq, told.attempt
         if seq != stored.seq:
             return self._report(
                 Verdict.SWAPPED, f"record {stored.seq} says of itself that it is record {seq}", stored.seq

@@ -2,7 +2,8 @@
 
 The supervisor's death, even by SIGKILL, must end the agent: a process that nobody watches could go on causing effects. The
 kernel's parent-death signal survives exec, so this file sets it and becomes the program. It imports as little as it can, since
-every attempt starts through it. Elsewhere than on Linux there is no such signal: the agent then lives until it is fenced.
+every attempt starts through it where setpriv cannot do the same (see `child.leashed`). Elsewhere than on Linux there is no such
+signal: the agent then lives until it is fenced.
 """
 
 import os
