@@ -72,6 +72,8 @@ async def everything_in(bench: Rig) -> bytes:
                 found.append(await client.hgetall(key))
             elif kind == b"stream":
                 found.append(await client.xrange(key))
+            elif kind == b"set":
+                found.append(await client.smembers(key))
             else:
                 found.append(await client.get(key))
         return repr(found).encode()
@@ -177,6 +179,7 @@ async def test_what_people_are_asked_is_shown_and_their_answers_are_sealed(bench
     body = read_body(second.chain, entry)
     assert isinstance(body, SettleBody)
     assert body.value == WORD
+    assert WORD.encode() not in await everything_in(bench)
 
 
 async def test_erased_for_ever_and_still_whole(bench: Rig) -> None:

@@ -19,7 +19,7 @@ WORD = "platypus"
 DUMP = """
 import redis
 client = redis.Redis.from_url(open("/dev/shm/everstep/url").read())
-read = {b"hash": client.hgetall, b"stream": client.xrange, b"string": client.get}
+read = {b"hash": client.hgetall, b"stream": client.xrange, b"string": client.get, b"set": client.smembers}
 for key in client.scan_iter("es:*"):
     print(key, read[client.type(key)](key))
 """
