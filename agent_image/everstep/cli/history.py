@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from everstep.journal.records import (
     Abandoned,
     Failure,
@@ -141,7 +143,9 @@ class History:
         """A new epoch. What the record carries counts where its predecessors are gone."""
         self.epoch = record.epoch
         if self.records == 1:
-            self.started = next((RunStarted(**r) for r in record.kept if r["kind"] == "run_started"), None)
+            self.started = next(
+                (msgspec.convert(r, RunStarted) for r in record.kept if r["kind"] == "run_started"), None
+            )
             self.spend.restore(record.totals["spend"])
         if self.records == 1 or self.forget:
             self._forgotten.update(row.attempt for row in self.steps if row.has_outcome)
