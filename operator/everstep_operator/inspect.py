@@ -1,7 +1,7 @@
 """`python -m everstep_operator.inspect VERB …`: about a run's journal, on standard output.
 
-Verbs: result, steps, verify, export, public-key, fork, budget, erase, rotate-key. One JSON document; for `export` the lines of
-`everstep.journal.export`.
+Verbs: result, steps, live, verify, export, public-key, fork, budget, erase, rotate-key. One JSON document; for `export` the lines
+of `everstep.journal.export`, for `live` those of `everstep_operator.watching`.
 
 Run by `kubectl everstep` through `kubectl exec`, since only the operator's pod reaches the journal and its keys; the right to it
 is `create pods/exec` in the operator's namespace. `fork` writes the journal of a run that waits for it, `budget` an inbox
@@ -28,10 +28,11 @@ from everstep.journal.chain import Chain
 from everstep.journal.datakeys import wrapped_keys
 from everstep.journal.export import About, Write, export
 from everstep.journal.open import open_store
+from everstep.journal.sealing import Sealer
 from everstep.journal.signing import SigningRing
 from everstep.journal.store import Head, Store
 from everstep.run.attempt import SDK_VERSION
-from everstep_operator import budgeting, erasing, forking
+from everstep_operator import budgeting, erasing, forking, watching
 from everstep_operator.cluster.api import Json, KubeApi, TokenBucket, load_client
 from everstep_operator.cluster.client import Cluster
 from everstep_operator.cluster.own import OwnSecrets
@@ -55,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.verb == "export":
             asyncio.run(write_export(arguments, settings, sys.stdout.buffer.write))
             sys.stdout.flush()
+            return
+        if arguments.verb == "live":
+            with contextlib.suppress(BrokenPipeError):  # nobody reads any more
+                asyncio.run(write_live(arguments, settings, _write_now))
             return
         document = asyncio.run(answer(arguments, settings))
     except Refusal as e:
@@ -96,6 +101,25 @@ async def write_export(arguments: argparse.Namespace, settings: Settings, write:
         raise Refusal("the journal store did not answer in time", Exit.UNREACHABLE) from e
     finally:
         await store.aclose()
+
+
+async def write_live(arguments: argparse.Namespace, settings: Settings, write: Write) -> None:
+    """The lines of a live stream. Raises Refusal, EverstepError."""
+    store = open_store(settings.store_url, installation=settings.installation, ca_path=settings.store_ca_file or None)
+
+    async def sealer() -> Sealer | None:
+        return (await _opened(store, Chain(JournalId(arguments.journal)), settings)).sealer
+
+    try:
+        await watching.write_live(store, sealer, arguments, _anchor(arguments.anchor), write, SystemClock())
+    finally:
+        await store.aclose()
+
+
+def _write_now(raw: bytes) -> None:
+    """Past Python's own buffer, which would be written once more at exit, when nobody reads it."""
+    while raw:
+        raw = raw[os.write(sys.stdout.fileno(), raw) :]
 
 
 async def _answer(arguments: argparse.Namespace, settings: Settings, store: Store) -> inspect.Document:
@@ -202,13 +226,15 @@ def _anchor(given: str | None) -> Head | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m everstep_operator.inspect", description=__doc__)
-    verbs = ["result", "steps", "verify", "export", "public-key", "fork", "budget", *ABOUT_KEYS]
+    verbs = ["result", "steps", "live", "verify", "export", "public-key", "fork", "budget", *ABOUT_KEYS]
     parser.add_argument("verb", choices=verbs)
     parser.add_argument("--run", default="", help="name of the run, for messages")
     parser.add_argument("--namespace", default="", help="its namespace")
     parser.add_argument("--journal", default="", help="uid of the AgentRun")
     parser.add_argument("--anchor", help="SEQ:HASH of status.checkpoint")
     parser.add_argument("--timers", action="store_true", help="with steps: also durable timers")
+    parser.add_argument("--from", dest="after", type=int, default=0, help="with live: go on after this position")
+    parser.add_argument("--follow", action="store_true", help="with live: go on until the run is over")
     forking.add_arguments(parser)
     budgeting.add_arguments(parser)
     return parser

@@ -23,6 +23,7 @@ ANSWERS: dict[str, Object] = {
     "steps": {"run": "a", "steps": []},
     "verify": {"run": "a", "whole": True, "verdict": "whole", "records": 1, "first": 1, "head": {"seq": 1, "hash": "0" * 64},
                "badSeq": None, "message": "", "expected": None, "found": None, "anchor": None},
+    "live": {"end": {"position": 0, "over": True}},
     "public-key": {"publicKeys": "k"},
     "fork": {"error": "it cannot be forked", "exit": 1},
     "budget": {"entry": "e", "parked": False},
@@ -31,6 +32,7 @@ ANSWERS: dict[str, Object] = {
 VERBS: dict[str, list[str]] = {
     "result": ["result", "a"],
     "steps": ["steps", "a"],
+    "live": ["live", "a", "-f"],
     "verify": ["verify", "a"],
     "export": ["export", "a"],
     "public-key": ["public-key", "a"],

@@ -19,6 +19,8 @@ def test_a_fork_repeats_nothing_before_its_step(cluster: Cluster, make_run: Make
     """The fork keeps the goal, so the world sees the same tickets: those before the step once, those after it twice."""
     run = make_run("fork-source", inputs={"tickets": TICKETS})
     assert run.wait_finished(timeout_s=120)["summary"] == "Succeeded", run.summary()
+    watched = kubectl_everstep(cluster, "live", run.name, "--follow", "-o", "json")
+    assert (watched.returncode, watched.stdout) == (0, ""), f"a run that is over and said nothing: {watched.stderr}"
     step = str(FORK_AT * KEYS_PER_TICKET)
     made = kubectl_everstep(cluster, "fork", run.name, "--from-step", step, "--name", "fork-made")
     assert made.returncode == 0, f"{made.stdout}{made.stderr}"

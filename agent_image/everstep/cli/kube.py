@@ -11,7 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 
@@ -102,6 +103,21 @@ class Kubectl:
             raise Refusal(_words(done.stderr) or f"`{' '.join(command)}` ended with {done.returncode}", Exit.FAILED)
         return done.stdout or ""
 
+    @contextlib.contextmanager
+    def lines(self, *arguments: str, namespace: str | None = None) -> Iterator["Lines"]:
+        """A kubectl command while it runs. It is ended with the block."""
+        command = self.command(*arguments, namespace=namespace)
+        with tempfile.TemporaryFile() as stderr:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
+            try:
+                assert process.stdout is not None
+                yield Lines(process.stdout, stderr)
+            finally:
+                process.terminate()
+                process.wait()
+                if process.stdout is not None:
+                    process.stdout.close()
+
     def become(self, *arguments: str) -> None:
         """Replace this process by a kubectl command (watching, tables)."""
         sys.stdout.flush()
@@ -126,6 +142,30 @@ class Kubectl:
         if not isinstance(data, dict):
             raise Refusal(f"kubectl {arguments[0]} answered no object", Exit.FAILED)
         return data
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What a kubectl command prints, as it does."""
+
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:  # Any: JSON data
+        """JSON objects, one a line, up to the first line that is none: the connection was cut within it."""
+        for line in self.stdout:
+            try:
+                data = json.loads(line)
+            except ValueError:
+                return
+            if not isinstance(data, dict):
+                return
+            yield data
+
+    def words(self) -> str:
+        """Its error, once it has ended."""
+        self.stderr.seek(0)
+        return _words(self.stderr.read().decode(errors="replace"))
 
 
 @dataclass(frozen=True)
@@ -186,7 +226,7 @@ def ask_operator(
     place = operator_place(kubectl, operator_namespace, installation)
     document, text = None, ""
     for _ in range(EXEC_TRIES):
-        text = kubectl.output(*_inspect(place), *question, namespace=place.namespace)
+        text = kubectl.output(*inspect_command(place), *question, namespace=place.namespace)
         with contextlib.suppress(ValueError):
             document = json.loads(text)
             break
@@ -208,7 +248,7 @@ def copy_from_operator(
     for _ in range(EXEC_TRIES):
         file.seek(0)
         file.truncate()
-        kubectl.output(*_inspect(place), *question, namespace=place.namespace, file=file)
+        kubectl.output(*inspect_command(place), *question, namespace=place.namespace, file=file)
         last = _last_line(file)
         if "error" in last:
             raise Refusal(str(last["error"]), Exit(last.get("exit", Exit.FAILED)))
@@ -228,7 +268,8 @@ def _last_line(file: IO[bytes]) -> dict[str, Any]:  # Any: JSON data
     return {}
 
 
-def _inspect(place: Place) -> tuple[str, ...]:
+def inspect_command(place: Place) -> tuple[str, ...]:
+    """The command of kubectl that asks the operator's pod, without the question."""
     module = ("python", "-m", "everstep_operator.inspect")
     return ("exec", f"deployment/{place.name}", "--container=operator", "--", *module)
 

@@ -11,6 +11,7 @@ from everstep.cli.kubectl_budget import budget
 from everstep.cli.kubectl_erase import erase, rotate_key
 from everstep.cli.kubectl_export import export, public_key
 from everstep.cli.kubectl_fork import fork
+from everstep.cli.kubectl_live import live
 from everstep.cli.options import output_option
 from everstep.cli.questions import decision, pick
 from everstep.cli.repin import repin
@@ -211,6 +212,7 @@ def verify(
 
 
 everstep.add_command(export)
+everstep.add_command(live)
 everstep.add_command(fork)
 everstep.add_command(budget)
 everstep.add_command(public_key)
