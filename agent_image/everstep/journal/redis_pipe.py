@@ -9,6 +9,7 @@ is missing, there is no pipe and appends go the ordinary way.
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -58,7 +59,8 @@ class Pipe(asyncio.Protocol):
             if url.mode is Mode.SOCKET:
                 _, pipe = await loop.create_unix_connection(make, url.socket_path)
             else:
-                _, pipe = await loop.create_connection(make, *url.nodes[0])
+                transport, pipe = await loop.create_connection(make, *url.nodes[0])
+                transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # as redis-py
         try:
             if url.password is not None:
                 await pipe.ask("AUTH", *filter(None, (url.username, url.password)))
