@@ -3,8 +3,8 @@
 Belongs here: the event loop and its delivery order, scopes and keys, steps and their tries, the writer queue's use, the
 process's start and end. Must not be here: commands, supervisors, Kubernetes.
 
-What few runs need is imported where it is used: imports are most of the time from a loss to the next step. tests/support/starting.py
-lists what a start must do without.
+What few runs need is imported where it is used: imports are most of the time from a loss to the next step.
+tests/support/starting.py lists what a start must do without.
 
 The package is also the function `everstep.run(agent, goal=…)`: one word for what people do and for where it is done.
 """
