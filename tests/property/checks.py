@@ -5,7 +5,9 @@
 (iii) a body starts at most once, and once more for each failed try and each crash that met it in flight; an at_most_once effect
       happens at most once;
 (iv)  with latencies fixed by key the crashed run gives what the undisturbed one gives;
-(v)   each call has one outcome, which comes after it, and each result belongs to its call.
+(v)   each call has one outcome, which comes after it, and each result belongs to its call; a run is cancelled once;
+(vi)  the journal cut after any record, also where no crash would cut it, is gone on from under other latencies: what is left
+      stays as it was byte for byte, none of its recorded steps runs again, and what follows replays.
 """
 
 import itertools
@@ -26,6 +28,8 @@ from tests.property.trees import Node
 
 End = Ended[dict[str, Any]]
 MAX_ATTEMPTS = 40
+CUT_SHARE = 0.5
+"""Of the programs without fixed latencies: each costs a run more."""
 
 
 class Broken(Exception):
@@ -63,6 +67,8 @@ def check(seed: int, tree: Node | None = None, open_real: Callable[[], Store] | 
     _check_end(run, allowed)
     _check_replay(run, end, verdict)
     verdict.ran |= run.world.ran | calm.world.ran
+    if not fixed and rng.random() < CUT_SHARE:
+        _check_cut(run, rng, verdict)
     if fixed and not trees.is_risky(tree):
         verdict.tied = tree[0] != "sync_agent" and _tied(calm.records)
         verdict.fixed = not verdict.tied
@@ -167,6 +173,8 @@ def _check_end(run: CrashRun, allowed: Counter[str]) -> None:
         if count > 1:
             raise Broken(f"(v) {key} has {count} outcomes")
     ends = {r.key: r.seq for r in outcomes}
+    if sum(r.kind == "cancel" for r in records) > 1:
+        raise Broken("(v) the run was cancelled twice")
     last = records[-1]
     cancelled = isinstance(last, Finished) and last.outcome == "cancelled"
     cut_off = cancelled and last.type == "TimeoutError"
@@ -209,6 +217,28 @@ def _check_replay(run: CrashRun, end: End, verdict: Verdict) -> None:
         raise Broken(f"(ii) the replay ran {dict(twin.bodies)} and wrote {len(twin.raw_records) - len(raw)} records")
     if _whole(again) != _whole(end):
         raise Broken(f"(ii) the replay ended otherwise:\n{_whole(end)}\n{_whole(again)}")
+
+
+def _check_cut(run: CrashRun, rng: random.Random, verdict: Verdict) -> None:
+    """(vi). The last of the checks: behind the cut effects happen again, and rightly so."""
+    raw = run.raw_records
+    if run.compact or len(raw) < 3:
+        return  # a journal that begins at a snapshot has lost what the cut would need
+    twin = run.copy()
+    at = rng.randint(1, len(raw) - 1)
+    twin.cut(at)
+    told = _outcomes(twin.records)
+    for _ in range(MAX_ATTEMPTS):
+        end: End = twin.attempt()
+        verdict.attempts += 1
+        if end.kind != "parked":
+            break
+        _resume(twin, end)
+    if twin.raw_records[:at] != raw[:at]:
+        raise Broken(f"(vi) records before the cut at {at} have changed")
+    if again := told & set(twin.bodies):
+        raise Broken(f"(vi) recorded steps ran again behind the cut at {at}: {sorted(again)}")
+    _check_replay(twin, _ended(twin, end), verdict)
 
 
 def _whole(end: End) -> str:

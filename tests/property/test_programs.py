@@ -24,7 +24,8 @@ LEAST_SHARE = 0.1
 @pytest.mark.timeout(1800)
 @pytest.mark.redis
 def test_c1_c2_c3_c11_crashed_anywhere_on_any_store(capsys: pytest.CaptureFixture[str]) -> None:
-    """(i) prefix, (ii) replay, (iii) starts and effects, (iv) the undisturbed result, (v) one outcome per call."""
+    """(i) prefix, (ii) replay, (iii) starts and effects, (iv) the undisturbed result, (v) one outcome per call, (vi) any cut.
+    C53: terminated and cancelled at random moments, too, it still ends and replays."""
     began = time.monotonic()
     with servers.running("redis-8") as redis:
         tally = pool.run_programs(FIRST, PROGRAMS, redis.url)
