@@ -147,7 +147,8 @@ async def test_an_object_edited_without_end_still_moves_on(bench: Rig) -> None:
 
 
 async def test_two_operators_make_one_pod_per_attempt(bench: Rig) -> None:
-    """E21: no lease, both act on everything."""
+    """E21: no lease, both act on everything. Each time both are through before something happens; the next test is about an
+    operator that is late."""
     for operator in (bench.operator(), bench.operator()):
         await operator.start()
     await bench.until(lambda: bench.server.requests["watch agentruns"] >= 2, "both are up", 30)
@@ -156,10 +157,12 @@ async def test_two_operators_make_one_pod_per_attempt(bench: Rig) -> None:
         await bench.apply(name)
     for name in names:
         await (await bench.agent(f"{name}-1")).step("0")
+    await bench.quiet()
     for name in names:
         await bench.evict(f"{name}-1")
-    for name in names:
-        second = await bench.agent(f"{name}-2")
+    seconds = [await bench.agent(f"{name}-2") for name in names]
+    await bench.quiet()
+    for second in seconds:
         await second.step("1")
         await second.finish()
     for name in names:
@@ -167,6 +170,26 @@ async def test_two_operators_make_one_pod_per_attempt(bench: Rig) -> None:
     assert sorted(bench.server.objects.made) == sorted(f"{name}-{n}" for name in names for n in (1, 2))
     secrets = [s["metadata"]["name"] for s in bench.server.objects.find("secrets", "everstep-system", "")]
     assert len(secrets) == len(set(secrets)) == 2, "one Secret of chain keys and one that signs exports"
+
+
+async def test_a_pod_made_again_by_a_late_operator_never_begins(bench: Rig) -> None:
+    """E21: one operator is about to create the first pod while the other one's was created, claimed and evicted already. The name
+    is free again, so the API server lets it; the attempt is not, so the journal does not."""
+    await bench.operator().start()
+    await bench.until(lambda: bench.server.requests["watch agentruns"], "the operator is up", 30)
+    await bench.apply("hello")
+    await (await bench.agent("hello-1")).step("0")
+    first = bench.pod("hello-1")
+    assert first is not None
+    late = {**first, "metadata": {k: v for k, v in first["metadata"].items() if k not in ("uid", "resourceVersion")}}
+    del late["status"]
+    await bench.server.objects.delete("pods", NAMESPACE, "hello-1", {})
+    again = await bench.server.objects.create("pods", NAMESPACE, late)
+    assert again["metadata"]["uid"] != first["metadata"]["uid"]
+    with pytest.raises(Fenced, match="claim"):
+        await Agent(bench.server, bench.store, again).start()
+    await Agent(bench.server, bench.store, again).exit(75)
+    await finish(bench, "hello", 2)
 
 
 async def test_two_installations_do_not_share_a_run(bench: Rig) -> None:

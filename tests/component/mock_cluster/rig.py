@@ -132,7 +132,7 @@ class Rig:
     async def evict(self, pod_name: str) -> None:
         """What a drain does: DisruptionTarget, a terminal status, and the object goes."""
         pod = self.pod(pod_name)
-        assert pod is not None
+        assert pod is not None, self.logs()
         await Agent(self.server, self.store, pod).exit(143, pod_reason="EvictionByEvictionAPI")
         with contextlib.suppress(ApiError):
             await self.server.objects.delete("pods", NAMESPACE, pod_name, {})
@@ -153,6 +153,18 @@ class Rig:
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {within_s:g} s: {said}\n{self.logs()}")
             await asyncio.sleep(0.02)
+
+    async def quiet(self) -> None:
+        """The operators have done what they had to do: half a second without a request to the API server."""
+        asked, since = -1, time.monotonic()
+
+        def still() -> bool:
+            nonlocal asked, since
+            if asked != (asked := self.server.requests.total()):
+                since = time.monotonic()
+            return time.monotonic() - since > 0.5
+
+        await self.until(still, "the operators are quiet", 30)
 
     def logs(self) -> str:
         return "\n".join(f"--- {op.log.name}\n{op.said()[-6000:]}" for op in self.operators)
