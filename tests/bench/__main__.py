@@ -135,21 +135,24 @@ def engines(figures: Figures, quick: bool, until_s: float, docs: bool) -> None:
         told += "\nNot measured:\n\n" + "\n".join(missing) + "\n"
     print(told)
     if docs:
-        _write_docs(told, report.plot(rows))
+        _write_docs(told, rows)
 
 
-def _write_docs(told: str, plot: str) -> None:
-    """Between the two marks of docs/bench.md."""
-    page = REPOSITORY / "docs" / "bench.md"
-    text = page.read_text(encoding="utf-8")
-    before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
+def _write_docs(told: str, rows: list[side_by_side.Row]) -> None:
+    """The plot, and between the two marks of docs/bench.md and of the README."""
     machine = (
         f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}, with a load "
         f"average of {os.getloadavg()[2]:.1f} over the last 15 minutes (the bench alone makes about 1)"
     )
-    page.write_text(f"{before}{MARKS[0]}\nMeasured on {machine}.\n\n{told}{MARKS[1]}{after}", encoding="utf-8")
-    (REPOSITORY / "docs" / "bench.svg").write_text(plot, encoding="utf-8")
-    print("written to docs/bench.md and docs/bench.svg")
+    _between_marks(REPOSITORY / "docs" / "bench.md", f"Measured on {machine}.\n\n{told}")
+    _between_marks(REPOSITORY / "README.md", "\n" + report.table(rows, report.SHORT) + "\n")
+    (REPOSITORY / "docs" / "bench.svg").write_text(report.plot(rows), encoding="utf-8")
+    print("written to docs/bench.md, docs/bench.svg and README.md")
+
+
+def _between_marks(page: Path, text: str) -> None:
+    before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
+    page.write_text(f"{before}{MARKS[0]}\n{text}{MARKS[1]}{rest.split(MARKS[1])[1]}", encoding="utf-8")
 
 
 def _file_system(path: Path) -> str:
@@ -161,7 +164,9 @@ def _file_system(path: Path) -> str:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Everstep's figures")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/bench.md and docs/bench.svg")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="also write docs/bench.md, docs/bench.svg and README.md"
+    )
     parser.add_argument("--only", choices=("journal", "lifetime", "engines"), help="one part alone")
     given = parser.parse_args()
     quick = os.environ.get("BENCH_QUICK") == "1"

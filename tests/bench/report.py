@@ -6,11 +6,14 @@ from xml.sax.saxutils import escape
 
 from tests.bench.side_by_side import PARALLEL, Row
 
+KILL = "kill -9 to next step, ms"
 COLUMNS = (
-    "engine | p50 ms | p99 ms | × bare write | fsyncs per step | "
-    + " | ".join(f"steps/s, {n} run{'s' * (n > 1)}" for n in PARALLEL)
-    + " | kill -9 to next step, ms | bytes per step | cold start, ms"
+    *("engine", "p50 ms", "p99 ms", "× bare write", "fsyncs per step"),
+    *(f"steps/s, {n} run{'s' * (n > 1)}" for n in PARALLEL),
+    *(KILL, "bytes per step", "cold start, ms"),
 )
+SHORT = ("engine", "p50 ms", "× bare write", "fsyncs per step", KILL)
+"""For the README."""
 
 
 def ratio(row: Row, floor: Row | None) -> float | None:
@@ -20,17 +23,18 @@ def ratio(row: Row, floor: Row | None) -> float | None:
     return statistics.median(a / b for a, b in zip(row.turns_p50_ms, floor.turns_p50_ms, strict=False))
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Row], columns: tuple[str, ...] = COLUMNS) -> str:
     """One line per engine, the fastest first."""
     by_key = {row.contestant.key: row for row in rows}
-    lines = [f"| {COLUMNS} |", "| " + " | ".join(["---"] + ["---:"] * COLUMNS.count("|")) + " |"]
+    lines = [f"| {' | '.join(columns)} |", "| " + " | ".join(["---"] + ["---:"] * (len(columns) - 1)) + " |"]
     for row in sorted((r for r in rows if r.gaps_ms), key=lambda r: r.p50_ms):
         cells = [row.contestant.title, f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}"]
         cells.append(_shown(ratio(row, by_key.get(row.contestant.floor)), ".2f"))
         cells.append(_shown(row.fsyncs, ".2f"))
         cells += [_shown(row.steps_per_s.get(n), ".0f") for n in PARALLEL]
         cells += [_shown(row.resume_ms, ".0f"), _shown(row.bytes_per_step, ".0f"), _shown(row.cold_ms, ".0f")]
-        lines.append("| " + " | ".join(cells) + " |")
+        shown = [cell for name, cell in zip(COLUMNS, cells, strict=True) if name in columns]
+        lines.append("| " + " | ".join(shown) + " |")
     return "\n".join(lines) + "\n"
 
 
