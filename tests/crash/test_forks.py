@@ -151,8 +151,8 @@ async def test_the_operator_writes_a_fork_that_an_attempt_goes_on_with(store_url
         words = ["--from-step", "3", "--target", ids[1], "--target-name", "again", "--inputs-digest", told]
         arguments = parser.parse_args([*words, "--goal-digest", digest(b"go")])
         arguments.run, arguments.namespace = "crash", "default"
-        first = await write_fork(source.store, source.chain, ring, arguments, source.anchor)
-        assert await write_fork(source.store, source.chain, ring, arguments, source.anchor) == first
+        first = await write_fork(source.store, source.chain, ring, None, arguments, source.anchor)
+        assert await write_fork(source.store, source.chain, ring, None, arguments, source.anchor) == first
         assert first["lineage"]["step"] == "3"
         before = len(source.lines())
         async with Driver(store_url, ids[1], tmp_path, run_key=keys[1]) as driver:

@@ -318,3 +318,34 @@ def test_a_journal_of_before_has_no_list_and_puts_nothing_back() -> None:
     old = msgspec.structs.replace(snapshot, files=None)
     assert b"files" not in encode(old)
     assert decode(encode(old), Seq(old.seq)) == old
+
+
+@everstep.agent
+async def there_and_back(goal: str) -> str:
+    """The same file is listed, not listed, and listed again."""
+    state = everstep.restored(int) or 0
+    if state == 0:
+        await write("report", "same content")
+        everstep.snapshot(state := 1)
+    if state == 1:
+        await remove("report")
+        everstep.snapshot(state := 2)
+    if state == 2:
+        await asyncio.sleep(20)  # what only the first snapshot names is deleted meanwhile
+        await write("report", "same content")
+        everstep.snapshot(state := 3)
+    return await read("report")
+
+
+@pytest.mark.parametrize("crash_at", [f"after_append:{n}" for n in range(1, 9)])
+def test_a_list_that_comes_back_is_stored_again(crash_at: str) -> None:
+    run = MemoryRun(there_and_back, goal="g")
+
+    def anchored(_point: str) -> None:
+        journal = run.store.journals_by_id[run.journal_id]
+        journal.fields.update(anchor_field(journal.head))
+
+    run.attempt(on_point=anchored, crash_at=crash_at)
+    shutil.rmtree(OUT, ignore_errors=True)
+    ended = run.attempt(on_point=anchored)
+    assert (ended.kind, ended.value) == ("succeeded", "same content"), ended

@@ -46,7 +46,7 @@ class Epochs:
         self.leaving: dict[str, Json] | None = None
         """The inputs of `continue_as_new`, from its call until the agent has left."""
         self._listed = began.files["$blob"] if began and began.files else ""
-        """The blob of the newest list of files."""
+        """Blob of the list of files that the record in force names; compaction removes any other."""
         self._scope: Scope | None = None
         self._state: object = ABSENT
         """JSON of the newest snapshot's state."""
@@ -82,6 +82,7 @@ class Epochs:
         engine = self._engine
         engine.compaction.carried(encode(record))
         self.number, self.segment, self.began_seq = record.epoch, record.segment, record.seq
+        self._listed = record.files["$blob"] if record.files else ""
         engine.compaction.opened(record.epoch, record.seq)
         self._state = ABSENT
         engine.limits.restart()
@@ -284,7 +285,6 @@ class Epochs:
         name, kept = self._engine.delivery.blobs.seal(raw)
         if name != self._listed:
             blobs[name] = kept
-        self._listed = name
         return {"$blob": name, "bytes": len(raw), "parts": parts}
 
     def _kept_apart(self, encoded: Encoded, blobs: dict[str, bytes], over_bytes: int = BLOB_OVER_BYTES) -> Json:
