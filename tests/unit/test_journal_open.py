@@ -8,7 +8,7 @@ from redis import exceptions as rx
 from everstep.errors import BadStore, JournalUnavailable
 from everstep.journal.memory import MemoryStore
 from everstep.journal.open import open_store
-from everstep.journal.redis_errors import translated, wrap
+from everstep.journal.redis_errors import reply_error, translated, wrap
 from everstep.journal.redis_store import RedisStore
 from everstep.journal.redis_url import Mode, RedisUrl, parse_redis_url
 from everstep.journal.sqlite_store import SqliteStore
@@ -112,6 +112,17 @@ def test_no_password_in_what_names_the_store() -> None:
         (rx.MaxConnectionsError("Too many connections"), JournalUnavailable, "Too many"),
         (rx.ResponseError("ERR something new"), JournalUnavailable, "something new"),
         (ConnectionResetError(104, "reset"), JournalUnavailable, "reset"),
+        (TimeoutError("no reply within 5 s"), JournalUnavailable, "no answer in time"),
+        (reply_error("OOM command not allowed when used memory > 'maxmemory'."), JournalUnavailable, "memory is full"),
+        (reply_error("READONLY You can't write against a read only replica."), JournalUnavailable, "read-only replica"),
+        (reply_error("LOADING Redis is loading the dataset in memory"), JournalUnavailable, "loading its data"),
+        (reply_error("ERR max number of clients reached"), JournalUnavailable, "max number of clients"),
+        (reply_error("ERR something new"), JournalUnavailable, "something new"),
+        (reply_error("NOAUTH Authentication required."), BadStore, "put user and password in its URL"),
+        (reply_error("WRONGPASS invalid username-password pair"), BadStore, "refused user or password"),
+        (reply_error("NOPERM this user has no permissions to run the 'xadd' command"), BadStore, "lacks a right"),
+        (reply_error("DENIED Redis is running in protected mode"), BadStore, "protected mode"),
+        (reply_error("MOVED 1 127.0.0.1:7000"), BadStore, "redis+cluster://"),
         (rx.AuthenticationError("WRONGPASS invalid username-password pair"), BadStore, "refused user or password"),
         (rx.AuthenticationError("Authentication required."), BadStore, "put user and password in its URL"),
         (rx.NoPermissionError("this user has no permissions to run 'xadd'"), BadStore, "lacks a right"),

@@ -1,16 +1,15 @@
 """What Redis and its client raise, in our words: JournalUnavailable (repeat the same call) or BadStore (change a setting).
 
-redis-py is imported by what first meets an error: an attempt that meets none does without it (see `redis_pipe`).
+Errors come from redis-py where it is in use, else from the pipe, which does without it (see `redis_pipe`). Nothing is imported
+to judge one: whoever meets an error may be a process that can open no file any more, and must still say what became of a write.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from everstep.errors import BadStore, JournalUnavailable
-
-if TYPE_CHECKING:
-    import ssl
 
 _PASSING = {
     "OOM": "the store's memory is full (maxmemory reached); make room or raise maxmemory",
@@ -25,11 +24,16 @@ _PASSING = {
 }
 """First words of server errors that go away."""
 
+_STRIPPED = {"OutOfMemoryError": "OOM", "BusyLoadingError": "LOADING", "ReadOnlyError": "READONLY"}
+"""redis-py's errors whose text lost its first word."""
+
 _LASTING = {
     "NOAUTH": "the store wants a password: put user and password in its URL",
     "WRONGPASS": "the store refused user or password",
     "NOPERM": "the store's ACL user lacks a right; it needs ~es:* and +@read +@write +@scripting +@connection +info",
     "DENIED": "the store runs in protected mode: give it a password or bind it to an inner address",
+    "MOVED": "this server is part of a cluster: write redis+cluster://",
+    "ASK": "this server is part of a cluster: write redis+cluster://",
     "WRONGTYPE": "a key of the journal holds another type: something else writes to Everstep's keys",
 }
 _LASTING_TEXTS = {
@@ -45,36 +49,36 @@ _LASTING_TEXTS = {
 }
 
 
-class NoScript(Exception):
-    """The server does not know a script yet, said on a pipe: redis-py's NoScriptError without its import."""
+class Replied(Exception):
+    """An error that a server replied on a pipe, in its own words."""
+
+
+class NoScript(Replied):
+    """It does not know a script yet."""
 
 
 def reply_error(text: str) -> Exception:
-    """The exception for an error that a server replied, as redis-py sorts them."""
-    if text.startswith("NOSCRIPT"):
-        return NoScript(text)
-    from redis.asyncio.connection import DefaultParser
-
-    error: Exception = DefaultParser.parse_error(text)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
-    return error
+    """The exception for an error that a server replied."""
+    return NoScript(text) if text.startswith("NOSCRIPT") else Replied(text)
 
 
 def is_no_script(error: Exception) -> bool:
     """The server does not know the script: send it whole."""
-    if isinstance(error, NoScript):
-        return True
-    from redis.exceptions import NoScriptError
-
-    return isinstance(error, NoScriptError)
+    rx = _redis_py()
+    return isinstance(error, NoScript) or (rx is not None and isinstance(error, rx.NoScriptError))
 
 
 def is_of_client(error: Exception) -> bool:
     """Whether `wrap` puts this in our words: what a call of the client may raise."""
-    if isinstance(error, OSError):
-        return True
-    from redis import exceptions as rx
+    rx = _redis_py()
+    return isinstance(error, OSError | Replied) or (
+        rx is not None and isinstance(error, rx.RedisError | rx.RedisClusterException)
+    )
 
-    return isinstance(error, rx.RedisError | rx.RedisClusterException)
+
+def _redis_py() -> ModuleType | None:
+    """Its exceptions, if it is in use; none of them is raised otherwise."""
+    return sys.modules.get("redis.exceptions")
 
 
 @contextmanager
@@ -90,9 +94,8 @@ def translated(shown: str) -> Iterator[None]:
 
 def wrap(error: BaseException, shown: str) -> BadStore | JournalUnavailable:
     """The error of this package for one of the client's."""
-    from redis import exceptions as rx
-
-    if isinstance(error, rx.RedisClusterException) and isinstance(error.__cause__, rx.RedisError):
+    rx = _redis_py()
+    if rx and isinstance(error, rx.RedisClusterException) and isinstance(error.__cause__, rx.RedisError):
         return wrap(error.__cause__, shown)  # why the last of the nodes could not be reached
     text = str(error)
     word = text.partition(" ")[0].strip(":-")
@@ -106,11 +109,12 @@ def wrap(error: BaseException, shown: str) -> BadStore | JournalUnavailable:
 
 
 def _lasting(error: BaseException, word: str, text: str) -> str | None:
-    from redis import exceptions as rx
-
+    rx = _redis_py()
     for known, cure in _LASTING_TEXTS.items():
         if known in text:
             return cure
+    if rx is None or isinstance(error, Replied):
+        return _LASTING.get(word)
     if isinstance(error, rx.NoPermissionError):  # the client strips the first word of errors it knows
         return _LASTING["NOPERM"]
     if isinstance(error, rx.AuthenticationError | rx.AuthorizationError):
@@ -121,26 +125,20 @@ def _lasting(error: BaseException, word: str, text: str) -> str | None:
 
 
 def _passing(error: BaseException, word: str, text: str) -> str:
-    from redis import exceptions as rx
-
-    if word in _PASSING:
-        return f"{_PASSING[word]} ({text})"
-    if isinstance(error, rx.OutOfMemoryError):
-        return f"{_PASSING['OOM']} ({text})"
-    if isinstance(error, rx.BusyLoadingError):
-        return f"{_PASSING['LOADING']} ({text})"
-    if isinstance(error, rx.ReadOnlyError):
-        return f"{_PASSING['READONLY']} ({text})"
-    if isinstance(error, rx.TimeoutError | TimeoutError):
+    rx = _redis_py()
+    if isinstance(error, TimeoutError) or (rx and isinstance(error, rx.TimeoutError)):
         return f"no answer in time ({text})"
-    return text or type(error).__name__
+    for name, known in _STRIPPED.items():
+        if rx and isinstance(error, getattr(rx, name)):
+            word = known
+    return f"{_PASSING[word]} ({text})" if word in _PASSING else text or type(error).__name__
 
 
-def _tls_cause(error: BaseException | None) -> "ssl.SSLCertVerificationError | None":
-    import ssl
-
-    while error is not None:
+def _tls_cause(error: BaseException | None) -> BaseException | None:
+    ssl = sys.modules.get("ssl")
+    while ssl is not None and error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
-            return error
+            found: BaseException = error
+            return found
         error = error.__cause__ or error.__context__
     return None

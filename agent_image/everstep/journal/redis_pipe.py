@@ -2,7 +2,7 @@
 reply arrives. Appends of several runs share it: what is sent while others wait for their reply goes out together, and a server
 that syncs each write then syncs once for all of them.
 
-Only the exchange is ours, since redis-py's own takes six turns of the loop per command; what an error means redis-py says. To one
+Only the exchange is ours, since redis-py's own takes six turns of the loop per command. To one
 server without TLS the connection is ours, too (`connect`): an attempt then reads, claims and appends without redis-py, whose
 import takes 60 ms of every restart. For TLS and Sentinel redis-py makes it (`open`). Where redis-py has other insides, or hiredis
 is missing, there is no pipe and appends go the ordinary way.
@@ -45,7 +45,7 @@ class Pipe(asyncio.Protocol):
     @classmethod
     async def connect(cls, url: RedisUrl) -> "Pipe | None":
         """To one server, without redis-py and without TLS. None without hiredis. Raises OSError (TimeoutError too) where there is
-        no connection, and redis-py's errors where the server refuses it."""
+        no connection, and Replied where the server refuses it."""
         try:
             import hiredis
         except ImportError:
@@ -62,8 +62,8 @@ class Pipe(asyncio.Protocol):
                 transport, pipe = await loop.create_connection(make, *url.nodes[0])
                 transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # as redis-py
         try:
-            if url.password is not None:
-                await pipe.ask("AUTH", *filter(None, (url.username, url.password)))
+            if url.username or url.password is not None:
+                await pipe.ask("AUTH", *filter(None, [url.username]), url.password or "")
             if url.db:
                 await pipe.ask("SELECT", url.db)
         except BaseException:
@@ -107,7 +107,7 @@ class Pipe(asyncio.Protocol):
             self._watch = self._loop.call_at(now + redis_client.REPLY_TIMEOUT_S, self._look)
 
     async def ask(self, *words: Any) -> Reply:  # as `send`
-        """Send a command and wait for its reply. Raises redis-py's errors, or NoScript."""
+        """Send a command and wait for its reply. Raises OSError, or Replied."""
         asked: asyncio.Future[Reply] = self._loop.create_future()
 
         def answered(given: Reply) -> None:
@@ -128,7 +128,7 @@ class Pipe(asyncio.Protocol):
 
     async def aclose(self) -> None:
         """Close it; a second time does nothing."""
-        self._fail("ConnectionError", "the connection was closed")
+        self._fail(ConnectionError, "the connection was closed")
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
 
@@ -147,10 +147,10 @@ class Pipe(asyncio.Protocol):
                     raise ValueError("a reply that nobody asked for")
                 self._waiting.popleft()[1](reply)
         except Exception as e:  # also hiredis's own: what comes on this connection makes no sense any more
-            self._fail("ConnectionError", f"the store's reply cannot be read: {e}")
+            self._fail(ConnectionError, f"the store's reply cannot be read: {e}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail("ConnectionError", f"the connection was lost: {exc or 'closed by the server'}")
+        self._fail(ConnectionError, f"the connection was lost: {exc or 'closed by the server'}")
 
     # --- the inside ---------------------------------------------------------------------------------------------
 
@@ -165,21 +165,16 @@ class Pipe(asyncio.Protocol):
             return
         due = max(self._waiting[0][0], self._heard_s) + redis_client.REPLY_TIMEOUT_S  # a long page comes in many parts
         if self._loop.time() >= due:
-            self._fail("TimeoutError", f"no reply within {redis_client.REPLY_TIMEOUT_S:g} s")
+            self._fail(TimeoutError, f"no reply within {redis_client.REPLY_TIMEOUT_S:g} s")
         else:
             self._watch = self._loop.call_at(due, self._look)
 
-    def _fail(self, kind: str, why: str) -> None:
-        """Everybody who waits learns it, as redis-py's error of that kind; whether their command was carried out is unknown."""
+    def _fail(self, kind: type[OSError], why: str) -> None:
+        """Everybody who waits learns it; whether their command was carried out is unknown."""
         self.closed = True
         if self._watch is not None:
             self._watch.cancel()
         self._transport.abort()
         waiting, self._waiting = self._waiting, deque()
-        if not waiting:
-            return
-        from redis import exceptions as rx
-
-        error = getattr(rx, kind)(why)
         for _, answered in waiting:
-            answered(error)
+            answered(kind(why))
