@@ -61,6 +61,23 @@ def test_records_are_written_as_their_object(
         )
 
 
+class Name(str):
+    """Of somebody's own."""
+
+
+class Number(int):
+    """Likewise."""
+
+
+def test_subclasses_of_json_types_are_written_as_those() -> None:
+    head = {"seq": 1, "attempt": 1, "time": Number(5), "key": Name("k")}
+    given = Intent(**head, name=Name("n"), effect=Name("read"), input="", idem="", reserve={"tokens": Number(5)})
+    plain = structs.replace(given, time=5, key="k", name="n", effect="read", reserve={"tokens": 5})
+    assert encode(given) == encode(plain)
+    result = Result(**head, value={"a": [Name("x"), Number(2)]}, usage={"inputTokens": Number(3)})
+    assert decode(encode(result), Seq(1)) == result
+
+
 @given(TEXT, st.dictionaries(TEXT, st.integers(0), max_size=3))
 def test_progress_is_read_back(name: str, usage: dict[str, int]) -> None:
     progress = Progress(1, "running", 1, 2, None, 3, "t0/1", name, "intent", 4, usage)

@@ -374,3 +374,25 @@ def test_the_result_of_a_run_is_not_lost_to_a_tuple() -> None:
     there: MemoryRun[Any] = MemoryRun(run, "go")
     assert there.run() == {"pair": [1, 2], "when": "2026-01-02T03:04:05.678900Z", "3": "three"}
     there.replay()
+
+
+class Token(str):
+    """As a library of somebody's has them."""
+
+
+class Count(int):
+    """Likewise."""
+
+
+def test_names_and_numbers_may_be_of_subclasses() -> None:
+    @everstep.agent
+    async def named(goal: str) -> str:
+        async def body() -> str:
+            everstep.report_usage(input_tokens=Count(3))
+            return Token("seen")
+
+        return str(await everstep.run_step(Token("look"), body, effect=Token("read")))  # type: ignore[arg-type]  # the point
+
+    run = MemoryRun[str](named, "go")
+    assert run.attempt().value == "seen"
+    assert [(r.kind, r.name) for r in run.records if r.key == "0"] == [("intent", "look"), ("result", "look")]

@@ -6,6 +6,8 @@
 
 import msgspec
 
+from everstep.journal.canonical import canonical
+
 
 class Progress(msgspec.Struct, frozen=True):
     """`recorded` counts steps with an outcome in the journal, `replayed` those this attempt took from the record."""
@@ -30,7 +32,10 @@ class Progress(msgspec.Struct, frozen=True):
     """A bound that is near, e.g. on steps; "" = none."""
 
     def to_bytes(self) -> bytes:
-        return msgspec.json.encode(self)  # it rides along with every append
+        try:
+            return msgspec.json.encode(self)  # it rides along with every append
+        except TypeError:  # a name or a number of a subclass
+            return canonical(msgspec.structs.asdict(self))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Progress | None":

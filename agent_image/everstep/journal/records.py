@@ -384,7 +384,10 @@ class _Form:
         for at in self._open:
             if type(values[at]) not in _AS_THEY_ARE:
                 values = [*values[:at], msgspec.Raw(canonical(_plain(values[at]))), *values[at + 1 :]]
-        return _ENCODER.encode(self._shape(*values))
+        try:
+            return _ENCODER.encode(self._shape(*values))
+        except TypeError:  # a subclass of str or int, say; what is not JSON at all, `canonical` refuses, too
+            return _ENCODER.encode(self._shape(*(_as_json(value) for value in values)))
 
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
@@ -396,6 +399,10 @@ _WITHOUT_FRACTIONS = (
 )
 _FORMS: dict[type[Record], _Form] = {}
 """Made when a kind is first written."""
+
+
+def _as_json(value: Json) -> Json:
+    return value if type(value) in (*_AS_THEY_ARE, msgspec.Raw) else msgspec.Raw(canonical(value))
 
 
 def _plain(value: Json) -> Json:
