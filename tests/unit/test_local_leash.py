@@ -17,7 +17,7 @@ import os, shutil, subprocess, sys
 from everstep.local import child
 if sys.argv[1] == "without":
     child.shutil.which = lambda name: None
-argv = child.leashed(int(sys.argv[2]) or os.getpid())
+argv = child.leashed(int(sys.argv[2]) or os.getpid(), os.environ)
 assert sys.argv[1] == "as it comes" or argv[0] == sys.executable, argv
 agent = subprocess.Popen([*argv, "/bin/sleep", "60"], start_new_session=True)
 print(agent.pid, flush=True)
@@ -55,3 +55,18 @@ def test_the_agent_dies_with_its_supervisor(way: str) -> None:
 def test_it_does_not_begin_when_the_supervisor_is_gone_already(way: str) -> None:
     with supervisor(way, parent=2**22 + 1) as one:
         assert one.wait(20) == 75
+
+
+@pytest.mark.parametrize("name", ["app.profile", "MY-TOKEN", "naïve", "PLAIN"])
+def test_every_variable_reaches_the_agent(name: str) -> None:
+    """A shell in between would drop the names that it cannot have itself."""
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "agent_image"), name: "kept"}
+    show = f"import os, sys; sys.stdout.write(os.environ.get({name!r}, 'lost'))"
+    code = f"""
+import os, subprocess, sys
+from everstep.local import child
+argv = [*child.leashed(os.getpid(), os.environ), sys.executable, "-c", {show!r}]
+sys.exit(subprocess.run(argv).returncode)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "kept"

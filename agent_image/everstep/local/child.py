@@ -85,11 +85,11 @@ def command() -> list[str]:
     return [sys.executable, *contract.AGENT_COMMAND[1:]]
 
 
-def leashed(parent: int) -> list[str]:
-    """What stands before the program that is to die with `parent`: setpriv where it can do what everstep.local.leash does, since
-    another interpreter would be 12 ms of every start."""
+def leashed(parent: int, env: Mapping[str, str]) -> list[str]:
+    """What stands before the program that is to die with `parent` and gets `env`: setpriv where it can do what everstep.local.leash
+    does, since another interpreter would be 12 ms of every start. A shell drops variables that it could not name itself."""
     setpriv = _setpriv()
-    if setpriv:
+    if setpriv and all(name.isascii() and name.isidentifier() for name in env):
         return [*setpriv, "/bin/sh", "-c", '[ "$PPID" = "$0" ] || exit 75; exec "$@"', str(parent)]
     return [sys.executable, "-S", "-E", leash.__file__, str(parent)]
 
@@ -118,7 +118,7 @@ class AgentProcess:
         """Start it under the leash. It inherits `lock_fd` and holds that lock until it is gone; its own session keeps the
         terminal's Ctrl-C from it. `stdout_fd` None = ours. Must be called by the main thread: the kernel's parent-death
         signal follows the thread that forked."""
-        argv = [*leashed(os.getpid()), *command()]
+        argv = [*leashed(os.getpid(), env), *command()]
         return cls(
             subprocess.Popen(
                 argv,
