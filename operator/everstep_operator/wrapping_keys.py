@@ -9,7 +9,8 @@ pod of a run ever gets one: it gets its run's data key.
 
 Who wraps does it within `held`, together with the fence that keeps the outcome: a rotation waits for those that may have begun
 under an older key before it looks which journals there are. The locks are files of the operator's pod, where every command
-of `everstep_operator.inspect` runs, too.
+of `everstep_operator.inspect` runs, too. Against one in another pod, a rotation looks again once the older keys are gone, and who
+wrapped looks whether its key is still there.
 """
 
 import asyncio
@@ -26,7 +27,14 @@ from typing import Final
 from everstep.clock import Clock
 from everstep.errors import ConfigError, JournalUnavailable
 from everstep.ids import JournalId
-from everstep.journal.datakeys import WrappingKeys, erased_fields, rewrapped_fields, sealer, wrapped_keys
+from everstep.journal.datakeys import (
+    WrappingKeys,
+    erased_fields,
+    named_keys,
+    rewrapped_fields,
+    sealer,
+    wrapped_keys,
+)
 from everstep.journal.sealing import KEY_BYTES, Sealer
 from everstep.journal.store import Store
 from everstep_operator.cluster.api import Json
@@ -57,11 +65,6 @@ def read_wrapping_keys(secret: Json, where: str) -> WrappingKeys:
     if not keys:
         raise ConfigError(f"{where} holds no key; restore it from a backup")
     return WrappingKeys(keys)
-
-
-def _number(name: str) -> int:
-    """Of `w12`; 0 of any other name."""
-    return int(name[1:]) if name[:1] == "w" and name[1:].isdigit() else 0
 
 
 class Wrapping:
@@ -97,7 +100,11 @@ class Wrapping:
         Raises JournalUnavailable, also while a rotation begins."""
         async with self._lock("wrap", fcntl.LOCK_SH, WRAP_PATIENCE_S):
             found = await self._own.get(self._name) or await self._make(store)
-            yield read_wrapping_keys(found, self._own.where(self._name))
+            ring = read_wrapping_keys(found, self._own.where(self._name))
+            try:
+                yield ring
+            finally:
+                await self._confirm(store, ring)
 
     async def _make(self, store: Store) -> Json:
         """Its number is above those that journals name: a Secret that was lost can be restored by adding what it held."""
@@ -105,8 +112,7 @@ class Wrapping:
         newest = 0
         for journal in await store.journals():
             meta = await store.meta(journal)
-            named = [text.partition(":")[0] for text in wrapped_keys(meta.fields if meta else {}).values()]
-            newest = max([newest, *map(_number, named)])
+            newest = max([newest, *(int(name[1:]) for name in named_keys(meta.fields if meta else {}))])
         key = base64.b64encode(self._clock.random_bytes(KEY_BYTES)).decode()
         data = {f"w{newest + 1}": key}
         return await self._own.made_once(self._name, lambda: own_secret(self._name, "wrapping-keys", note, data))
@@ -135,13 +141,20 @@ class Wrapping:
         where = self._own.where(self._name)
         found = await self._secret()
         old = read_wrapping_keys(found, where)
-        newest = max(map(_number, old.keys))
         new = base64.b64encode(self._clock.random_bytes(KEY_BYTES)).decode()
-        added = [{"op": "add", "path": f"/data/w{newest + 1}", "value": new}]
+        added = [{"op": "add", "path": f"/data/w{old.newest + 1}", "value": new}]
         found = await self._own.patch(self._name, found["metadata"]["resourceVersion"], added)
         ring = read_wrapping_keys(found, where)
         async with self._lock("wrap", fcntl.LOCK_EX, ROTATE_PATIENCE_S):
             pass  # whoever wraps under an older key has fenced by now, and its journal is listed
+        count = await self._rewrap(store, ring)
+        gone = [{"op": "remove", "path": f"/data/{name}"} for name in sorted(old.keys)]
+        await self._own.patch(self._name, found["metadata"]["resourceVersion"], gone)
+        # In another pod one may have fenced since; who fences from here on finds its key gone.
+        return count + await self._rewrap(store, ring)
+
+    async def _rewrap(self, store: Store, ring: WrappingKeys) -> int:
+        """Every data key under the newest of these."""
         count, stuck = 0, []
         for journal in await store.journals():
             meta = await store.meta(journal)
@@ -157,9 +170,13 @@ class Wrapping:
                 count += len(fields)
         if stuck:
             raise ConfigError("data keys that could not be wrapped anew, so the old keys stay: " + "; ".join(stuck))
-        gone = [{"op": "remove", "path": f"/data/{name}"} for name in sorted(old.keys)]
-        await self._own.patch(self._name, found["metadata"]["resourceVersion"], gone)
         return count
+
+    async def _confirm(self, store: Store, ring: WrappingKeys) -> None:
+        """What was wrapped under `ring`: a rotation in another pod may have removed that key meanwhile."""
+        now = read_wrapping_keys(await self._secret(), self._own.where(self._name))
+        if ring.current not in now.keys:
+            await self._rewrap(store, WrappingKeys({**ring.keys, **now.keys}))
 
     async def _secret(self) -> Json:
         found = await self._own.get(self._name)

@@ -24,6 +24,7 @@ from everstep_operator.settings import Settings
 from everstep_operator.wrapping_keys import Wrapping, read_wrapping_keys
 
 CLOCK = SystemClock()
+KEY = base64.b64encode(b"k" * 32).decode()
 SETTINGS = Settings(operator_namespace="ops", store_url="redis://unused")
 FIRST, SECOND = JournalId("00000000-0000-4000-8000-000000000001"), JournalId("00000000-0000-4000-8000-000000000002")
 
@@ -138,6 +139,39 @@ async def test_a_fence_under_way_is_waited_for(api: OneSecret) -> None:
     assert await opened(store, api, FIRST) == data_keys
 
 
+@pytest.mark.parametrize("fenced", ["before", "between", "after"])
+async def test_a_rotation_in_another_pod(api: OneSecret, tmp_path: Path, fenced: str) -> None:
+    """Its locks are not ours. The fence lands before the rotation removes the key, between that and its last look, or after."""
+    store, ours, theirs = MemoryStore(), wrapping(api), wrapping(api)
+    await first_key(ours, store)
+    theirs._locks = tmp_path / "other"
+    theirs._locks.mkdir()
+    data_keys = fresh_keys(CLOCK.random_bytes)
+    async with ours.held(store) as ring:
+        fields = wrapped_fields(ring, FIRST, data_keys, CLOCK.random_bytes)
+
+        async def fence() -> None:
+            await store.fence(FIRST, Attempt(1), Head(Seq(0), Chain(FIRST).genesis()), fields)
+
+        if fenced == "before":
+            await fence()
+        elif fenced == "between":
+            plain = api.write
+
+            async def remove_and_fence(method: str, path: str, body: Any, **more: Any) -> Any:
+                done = await plain(method, path, body, **more)
+                if body[-1]["op"] == "remove":
+                    await fence()
+                return done
+
+            api.write = remove_and_fence  # type: ignore[method-assign]  # the moment is the point
+        await theirs.rotate(store)
+        if fenced == "after":
+            await fence()
+    assert api.ids() == ["w2"]
+    assert await opened(store, api, FIRST) == data_keys
+
+
 async def test_one_rotation_at_a_time(api: OneSecret) -> None:
     store, keys = MemoryStore(), wrapping(api)
     await first_key(keys, store)
@@ -204,6 +238,7 @@ async def test_erased_although_older_keys_must_stay(api: OneSecret) -> None:
         ({"w1": "%%%"}, "w1 is not base64"),
         ({"w1": base64.b64encode(b"short").decode()}, "w1 holds 5 bytes, 32 are needed"),
         ({}, "holds no key"),
+        *(({"w1": KEY, name: KEY}, "named w1, w2") for name in ("w1-old", "w01", "backup", "z9", "w²", "W2", "w0")),
     ],
 )
 def test_a_damaged_secret_is_named(data: dict[str, str], said: str) -> None:

@@ -10,30 +10,50 @@ can be done to a finished run whose chain still verifies.
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from everstep.errors import ConfigError
 from everstep.ids import EpochMs, JournalId
-from everstep.journal.chain import key_age
 from everstep.journal.sealing import ERASED, KEY_BYTES, NONCE_BYTES, Sealer, cipher
 
 FIELD: Final = "dataKey/"
 FIRST_ID: Final = "d1"
 _ABOUT: Final = b"everstep/data-key/1"
 _TOMBSTONE: Final = "erased:"
+_NAME: Final = re.compile(r"w[1-9][0-9]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class WrappingKeys:
-    """Key-encryption keys by id, `w1`, `w2` …; the newest wraps."""
+    """Key-encryption keys by id, `w1`, `w2` …; the newest wraps. Raises ConfigError for another name: which key is the newest
+    would be a guess, and a rotation removes the others."""
 
     keys: Mapping[str, bytes] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        for name in self.keys:
+            if not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"key-encryption keys are named w1, w2, …, and there is {name!r} among them: move it away, or give it the "
+                    f"name it had"
+                )
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest; 0 without any."""
+        return max((int(name[1:]) for name in self.keys), default=0)
+
     @property
     def current(self) -> str:
-        return max(self.keys, key=key_age)
+        return f"w{self.newest}"
+
+
+def named_keys(fields: Mapping[str, str]) -> set[str]:
+    """Ids of the key-encryption keys that wrap a journal's data keys."""
+    return {text.partition(":")[0] for text in wrapped_keys(fields).values() if not is_erased(text)}
 
 
 def wrap(ring: WrappingKeys, journal: JournalId, key_id: str, key: bytes, random_bytes: Callable[[int], bytes]) -> str:

@@ -86,8 +86,9 @@ def command() -> list[str]:
 
 
 def leashed(parent: int, env: Mapping[str, str]) -> list[str]:
-    """What stands before the program that is to die with `parent` and gets `env`: setpriv where it can do what everstep.local.leash
-    does, since another interpreter would be 12 ms of every start. But a shell drops variables that it could not name."""
+    """What stands before the program that is to die with `parent` and gets `env`: setpriv where it can do what
+    everstep.local.leash does, since another interpreter would be 12 ms of every start. But a shell drops variables that it could
+    not name."""
     setpriv = _setpriv()
     if setpriv and all(name.isascii() and name.isidentifier() for name in env):
         return [*setpriv, "/bin/sh", "-c", '[ "$PPID" = "$0" ] || exit 75; exec "$@"', str(parent)]

@@ -137,8 +137,7 @@ def _ring(where: LocalDir) -> WrappingKeys:
 
 
 def _add(where: LocalDir, ring: WrappingKeys, clock: Clock) -> WrappingKeys:
-    newest = max((int(name[1:]) for name in ring.keys if name[1:].isdigit()), default=0)
-    keep(_path(where, f"w{newest + 1}"), clock.random_bytes(KEY_BYTES).hex() + "\n")
+    keep(_path(where, f"w{ring.newest + 1}"), clock.random_bytes(KEY_BYTES).hex() + "\n")
     return _ring(where)
 
 
