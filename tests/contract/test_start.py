@@ -42,8 +42,9 @@ async def main(server):
             held.append(os.open("/dev/null", 0))
     except OSError:
         pass
+    pipe = store._pipes[0]
     server.process.kill()
-    while not store._pipes[0].closed:
+    while not pipe.closed:
         await asyncio.sleep(0.01)
     for fd in held:
         os.close(fd)
