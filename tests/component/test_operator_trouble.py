@@ -235,13 +235,14 @@ async def test_api_writes_are_bounded(bench: Rig) -> None:
     for key in range(20):
         await agent.step(str(key))
     await bench.until(lambda: bench.condition("hello", "Reconciling").startswith("False"), "the run is seen running")
+    await bench.quiet()  # the Event comes after the status
     before = len(bench.server.calls)
     await asyncio.sleep(3)
     idle = bench.server.calls[before:]
     assert not idle, f"writes for a run to which nothing happened: {idle}"
     await agent.finish()
     await bench.until(lambda: bench.condition("hello", "Finished").startswith("True"), "the run is finished")
-    await asyncio.sleep(1)
+    await bench.quiet()
     patches = [c for c, status in bench.server.calls if c.plural == "agentruns" and status == 200]
     assert len(patches) <= 6, f"{len(patches)} status writes in one short life"
     assert len(bench.server.calls) <= 25, bench.server.calls
