@@ -4,16 +4,13 @@ import asyncio
 import contextvars
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from everstep.budget import Reserve
 from everstep.ids import EpochMs, Seq, StepKey
 from everstep.journal.records import Json
 from everstep.run.history import Past
 from everstep.run.steps import Step
-
-if TYPE_CHECKING:
-    from everstep.run.driver import StepDriver
 
 
 class Waiter(Protocol):
@@ -45,7 +42,6 @@ class StepCall:
     """Its sync body never runs on the sync agent's own thread: others run beside it."""
     gone: bool = False
     delivered: bool = False
-    driver: "StepDriver | None" = None
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -179,8 +179,9 @@ class Engine:
         if call.delivered or call.gone or self.stop_reason is not None:
             return
         call.gone = True
-        if call.driver is not None:
-            call.driver.forsaken()
+        driver = self.drivers.get(call.key)
+        if driver is not None:
+            driver.forsaken()
         self.delivery.wake()
 
     def start_timer(self, scope: Scope, when_s: float, handle: asyncio.Handle) -> AgentTimer:
@@ -306,7 +307,7 @@ class Engine:
             return  # a finished run is only looked at: what it left in flight stays as it was
         unstarted, self._unstarted = self._unstarted, []
         for call in unstarted:
-            driver = call.driver = self.drivers[call.key] = StepDriver(self, call)
+            driver = self.drivers[call.key] = StepDriver(self, call)
             self.busy_drivers += 1
             task = self.loop.engine_task_now(self._drive(driver), f"step {call.key}")
             if not task.done():
@@ -323,7 +324,6 @@ class Engine:
         finally:
             self.busy_drivers -= 1
             self.drivers.pop(driver.call.key, None)
-            driver.call.driver = None  # no cycle is left for the garbage collector
             self.delivery.wake()
 
     def driver_waits(self, driver: StepDriver) -> None:

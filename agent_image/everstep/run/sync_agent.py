@@ -224,7 +224,7 @@ class SyncAgentThread:
         if call is None:
             return
         self._engine.forsake(call)
-        driver = call.driver
+        driver = self._engine.drivers.get(call.key)
         if driver is not None and driver.body is not None and driver.body.patient and not driver.body.end.done():
             self._interruption = error
         else:
