@@ -24,6 +24,15 @@ def canonical(value: Any) -> bytes:  # Any: any JSON value
     return _ENCODER.encode(value).encode()
 
 
+def exactly(value: object) -> str | int:
+    """For msgspec, which wants to be told how to write subclasses of str and int. Raises TypeError for anything else."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
 def _text(value: str) -> bytes:
     if len(value) >= _LONG:
         from msgspec.json import encode

@@ -6,7 +6,7 @@
 
 import msgspec
 
-from everstep.journal.canonical import canonical
+from everstep.journal.canonical import exactly
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -32,10 +32,7 @@ class Progress(msgspec.Struct, frozen=True):
     """A bound that is near, e.g. on steps; "" = none."""
 
     def to_bytes(self) -> bytes:
-        try:
-            return msgspec.json.encode(self)  # it rides along with every append
-        except TypeError:  # a name or a number of a subclass
-            return canonical(msgspec.structs.asdict(self))
+        return msgspec.json.encode(self, enc_hook=exactly)  # it rides along with every append
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Progress | None":

@@ -35,6 +35,7 @@ from everstep.ids import Decision, Seq
 from everstep.ids import EffectClass as EffectClass  # noqa: PLC0414 - whoever makes records finds these here
 from everstep.journal.canonical import Json as Json  # noqa: PLC0414 - likewise
 from everstep.journal.canonical import canonical as canonical  # noqa: PLC0414 - likewise
+from everstep.journal.canonical import exactly
 
 if TYPE_CHECKING:
     from everstep.journal.sealing import Sealer
@@ -384,13 +385,10 @@ class _Form:
         for at in self._open:
             if type(values[at]) not in _AS_THEY_ARE:
                 values = [*values[:at], msgspec.Raw(canonical(_plain(values[at]))), *values[at + 1 :]]
-        try:
-            return _ENCODER.encode(self._shape(*values))
-        except TypeError:  # a subclass of str or int, say; what is not JSON at all, `canonical` refuses, too
-            return _ENCODER.encode(self._shape(*(_as_json(value) for value in values)))
+        return _ENCODER.encode(self._shape(*values))
 
 
-_ENCODER = msgspec.json.Encoder(order="sorted")
+_ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=exactly)
 _AS_THEY_ARE = (str, int, bool, NoneType)
 _WITHOUT_FRACTIONS = (
     *(str, int, EffectClass),
@@ -399,10 +397,6 @@ _WITHOUT_FRACTIONS = (
 )
 _FORMS: dict[type[Record], _Form] = {}
 """Made when a kind is first written."""
-
-
-def _as_json(value: Json) -> Json:
-    return value if type(value) in (*_AS_THEY_ARE, msgspec.Raw) else msgspec.Raw(canonical(value))
 
 
 def _plain(value: Json) -> Json:
