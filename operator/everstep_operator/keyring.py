@@ -7,7 +7,6 @@ unverifiable.
 """
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +17,7 @@ from everstep.ids import JournalId
 from everstep.journal.chain import Chain, derive_run_key, key_age
 from everstep.journal.store import Head
 from everstep_operator.cluster.api import Json
-from everstep_operator.cluster.own import OwnSecrets, own_secret
+from everstep_operator.cluster.own import OwnSecrets, own_entries, own_secret
 
 KEY_BYTES: Final = 32
 FIRST_KEY_ID: Final = "k1"
@@ -49,14 +48,10 @@ class KeyRing:
 
 def read_keys(secret: Json, where: str) -> KeyRing:
     """The ring in a Secret. Raises ConfigError naming the key that cannot be used."""
-    keys: dict[str, bytes] = {}
-    for key_id, text in (secret.get("data") or {}).items():
-        try:
-            keys[key_id] = base64.b64decode(text, validate=True)
-        except (binascii.Error, TypeError) as e:
-            raise ConfigError(f"{where}: {key_id} is not base64") from e
-        if len(keys[key_id]) < KEY_BYTES:
-            raise ConfigError(f"{where}: {key_id} holds {len(keys[key_id])} bytes, {KEY_BYTES} are needed")
+    keys = own_entries(secret, where)
+    for key_id, key in keys.items():
+        if len(key) < KEY_BYTES:
+            raise ConfigError(f"{where}: {key_id} holds {len(key)} bytes, {KEY_BYTES} are needed")
     if not keys:
         raise ConfigError(
             f"{where} holds no key; restore it from a backup, or delete it if no journal is worth keeping"

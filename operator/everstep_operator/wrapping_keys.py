@@ -15,7 +15,6 @@ wrapped looks whether its key is still there.
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import fcntl
 import os
@@ -38,7 +37,7 @@ from everstep.journal.datakeys import (
 from everstep.journal.sealing import KEY_BYTES, Sealer
 from everstep.journal.store import Store
 from everstep_operator.cluster.api import Json
-from everstep_operator.cluster.own import OwnSecrets, own_secret
+from everstep_operator.cluster.own import OwnSecrets, own_entries, own_secret
 from everstep_operator.settings import Settings
 
 SUFFIX: Final = "-wrapping"
@@ -54,14 +53,10 @@ def secret_name(key_secret: str) -> str:
 
 def read_wrapping_keys(secret: Json, where: str) -> WrappingKeys:
     """The keys in a Secret. Raises ConfigError naming the one that cannot be used."""
-    keys: dict[str, bytes] = {}
-    for name, text in (secret.get("data") or {}).items():
-        try:
-            keys[name] = base64.b64decode(text, validate=True)
-        except (binascii.Error, TypeError) as e:
-            raise ConfigError(f"{where}: {name} is not base64") from e
-        if len(keys[name]) != KEY_BYTES:
-            raise ConfigError(f"{where}: {name} holds {len(keys[name])} bytes, {KEY_BYTES} are needed")
+    keys = own_entries(secret, where)
+    for name, key in keys.items():
+        if len(key) != KEY_BYTES:
+            raise ConfigError(f"{where}: {name} holds {len(key)} bytes, {KEY_BYTES} are needed")
     if not keys:
         raise ConfigError(f"{where} holds no key; restore it from a backup")
     return WrappingKeys(keys)

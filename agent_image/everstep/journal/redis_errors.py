@@ -134,11 +134,10 @@ def _passing(error: BaseException, word: str, text: str) -> str:
     return f"{_PASSING[word]} ({text})" if word in _PASSING else text or type(error).__name__
 
 
-def _tls_cause(error: BaseException | None) -> BaseException | None:
+def _tls_cause(error: BaseException | None) -> str | None:
     ssl = sys.modules.get("ssl")
     while ssl is not None and error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
-            found: BaseException = error
-            return found
+            return str(error)
         error = error.__cause__ or error.__context__
     return None

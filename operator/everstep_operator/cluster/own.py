@@ -3,6 +3,8 @@
 The chart does not make them, since templating tools would renew them at each sync.
 """
 
+import base64
+import binascii
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +50,17 @@ class OwnSecrets:
 
     def _path(self, name: str = "") -> str:
         return f"/api/v1/namespaces/{self._namespace}/secrets" + (f"/{name}" if name else "")
+
+
+def own_entries(secret: Json, where: str) -> dict[str, bytes]:
+    """What it holds. Raises ConfigError naming the entry that cannot be read."""
+    found: dict[str, bytes] = {}
+    for name, text in (secret.get("data") or {}).items():
+        try:
+            found[name] = base64.b64decode(text, validate=True)
+        except (binascii.Error, TypeError) as e:
+            raise ConfigError(f"{where}: {name} is not base64") from e
+    return found
 
 
 def own_secret(name: str, kind: str, note: str, data: Mapping[str, str]) -> Json:
