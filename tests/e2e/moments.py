@@ -49,13 +49,21 @@ class Moments:
         return [self.runs[m] for m in self.held_pods]
 
 
-def bring_to_moments(make_run: Callable[..., Run], prefix: str, *, node: str = "", action: str = "hold") -> Moments:
-    """Start five runs and wait until each is at its moment (for `oom`: only until it has started)."""
+def bring_to_moments(
+    make_run: Callable[..., Run],
+    prefix: str,
+    *,
+    node: str = "",
+    action: str = "hold",
+    parked_s: float = RESULT_SECONDS_M4,
+) -> Moments:
+    """Start five runs and wait until each is at its moment (for `oom`: only until it has started). `parked_s`: how long the one
+    at M4 sleeps."""
     runs: dict[str, Run] = {}
     for moment in ("M1", "M2", "M3", "M4", "M5"):
         inputs: dict[str, Any] = {"tickets": TICKETS}
         if moment == "M4":
-            inputs |= {"sleep_after": HIT_TICKET, "sleep_s": RESULT_SECONDS_M4}
+            inputs |= {"sleep_after": HIT_TICKET, "sleep_s": parked_s}
         name = f"{prefix}-{moment.lower()}"
         runs[moment] = make_run(name, fault=fault_for(moment, action), inputs=inputs, node=node)
     held: dict[str, str] = {}

@@ -3,13 +3,14 @@ two of them at once without a Lease. E20, E21, C23, C28."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import NAMESPACE, SYSTEM
 from tests.e2e.harness import Kube, Run, WorldView, wait_for
-from tests.e2e.moments import HIT_CALL, TICKETS, bring_to_moments
+from tests.e2e.moments import bring_to_moments, live_pods
 from tests.e2e.operators import deployment, rolled_out
 from tests.e2e.test_pod_losses import each_held, judge_all, void
 from tests.kind import faults
@@ -28,6 +29,8 @@ PROTOCOL_POINTS = (
     "after_create_pod",
     "after_status",
 )
+OVERSLEPT_S = 900
+"""The parked run's sleep, longer than any of these tests may take."""
 
 
 @contextmanager
@@ -69,27 +72,33 @@ def operator_restarts(kube: Kube) -> int:
 def test_operator_killed_between_two_steps(
     cluster: Cluster, kube: Kube, make_run: Make, world: WorldView, add_row: AddRow, point: str
 ) -> None:
-    """E20: exactly one live attempt after the restart, no orphan pod, no number used twice."""
-    run = make_run(
-        f"op-{point.replace('_', '-')}", fault=f"after_intent:{HIT_CALL}@1=hold", inputs={"tickets": TICKETS}
-    )
-    run.wait_holding(1)
+    """E20: exactly one live attempt after the restart, no orphan pod, no number used twice; a parked run sleeps on."""
+    moments = bring_to_moments(make_run, f"op-{point.replace('_', '-')}", parked_s=OVERSLEPT_S)
+    parked = moments.runs.pop("M4")
     with operator_that_dies_at(kube, point):
-        pod = run.wait_live_pod()
-        faults.kill_container_pid1(cluster, pod["spec"]["nodeName"], pod["metadata"]["uid"])
+        each_held(moments, partial(kill_process_1, cluster))
         wait_for(f"the operator to die at {point}", lambda: operator_restarts(kube) >= 1, timeout_s=60)
-        status = run.wait_finished(timeout_s=120)
-    assert status["summary"] == "Succeeded", run.summary()
-    numbers = [a["number"] for a in status["attempts"]]
-    assert numbers == list(range(1, len(numbers) + 1)), f"numbers skipped or used twice: {status['attempts']}"
-    requests = world.requests(run.name)
-    assert set(requests["mail"].values()) == {1}, requests["mail"]
-    assert len(requests["mail"]) == TICKETS
-    wait_for(
-        "no live pod to be left", lambda: not [p for p in run.pods() if p["status"]["phase"] == "Running"], timeout_s=60
-    )
-    told = " ".join(f"{kind} {sum(found.values())}/{TICKETS}" for kind, found in requests.items())
-    add_row(f"operator killed {point}", "M2", "Succeeded", status["attempt"], told)
+        judge_all(moments, f"operator killed {point}", "OutOfMemory", world, add_row)
+    for run in moments.runs.values():
+        attempts = run.status()["attempts"]
+        numbers = [a["number"] for a in attempts]
+        assert numbers == list(range(1, len(numbers) + 1)), f"numbers skipped or used twice: {attempts}"
+        wait_for(f"{run.name} to have no live pod left", partial(has_no_pod, run), timeout_s=60)
+    assert parked.condition("Parked").get("status") == "True", parked.summary()
+    assert parked.attempt() == 1, parked.status()
+    assert has_no_pod(parked)
+    add_row(f"operator killed {point}", "M4", "Parked, untouched", 1, "")
+
+
+def has_no_pod(run: Run) -> bool:
+    """That has not ended."""
+    return not live_pods(run)
+
+
+def kill_process_1(cluster: Cluster, run: Run, pod: str) -> None:
+    """From its node."""
+    found: dict[str, Any] = next(p for p in run.pods() if p["metadata"]["name"] == pod)
+    faults.kill_container_pid1(cluster, found["spec"]["nodeName"], found["metadata"]["uid"])
 
 
 def test_operator_deleted_amid_losses(kube: Kube, make_run: Make, world: WorldView, add_row: AddRow) -> None:
@@ -120,11 +129,7 @@ def test_two_operators_without_a_lease(
         rolled_out(kube, name)
         moments = bring_to_moments(make_run, "twoop")
 
-        def hit(run: Run, pod: str) -> None:
-            found: dict[str, Any] = next(p for p in run.pods() if p["metadata"]["name"] == pod)
-            faults.kill_container_pid1(cluster, found["spec"]["nodeName"], found["metadata"]["uid"])
-
-        each_held(moments, hit)
+        each_held(moments, partial(kill_process_1, cluster))
         judge_all(moments, "kill -9 under two operators", "OutOfMemory", world, add_row)
         for run in moments.runs.values():
             names = [p["metadata"]["name"] for p in run.pods()]

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, PrivateAttr, field_validator
 import everstep
 from everstep import NotJSON, StepFailed, ValueTooLarge
 from everstep.journal.records import canonical
-from everstep.run.values import VALUE_MAX_BYTES, Codec, Signature
+from everstep.run.values import MAX_DEPTH, VALUE_MAX_BYTES, Codec, Signature
 from everstep.testing import MemoryRun
 
 
@@ -131,12 +131,24 @@ def test_c47_everything_else_is_refused_naming_the_path(annotation: object, valu
     assert message in str(e.value)
 
 
-def test_deep_nesting_is_refused() -> None:
-    deep: list[Any] = []
-    for _ in range(100_000):
-        deep = [deep]
-    with pytest.raises(NotJSON, match="nested deeper"):
-        Codec(Any, "f", "result").encode(deep)
+def nested(levels: int) -> Any:
+    """Lists and dicts in turn."""
+    value: Any = "leaf"
+    for n in range(levels):
+        value = [value, "[" * 300] if n % 2 else {"k": value}
+    return value
+
+
+@pytest.mark.parametrize("annotation", [Any, object, list, list[Any], dict[str, Any] | list[Any]], ids=str)
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 2, 400, 100_000])
+def test_deep_nesting_is_refused(annotation: object, levels: int) -> None:
+    with pytest.raises(NotJSON, match="nested deeper than 200 levels"):
+        Codec(annotation, "f", "result").encode(nested(levels))
+
+
+def test_nesting_up_to_the_bound_and_any_width_pass() -> None:
+    for value in (nested(MAX_DEPTH), [nested(3) for _ in range(500)], "[" * 1000, {"{" * 500: [{}]}):
+        assert Codec(Any, "f", "result").decode(Codec(Any, "f", "result").encode(value).data) == value
 
 
 def test_types_that_cannot_be_journaled_are_refused_at_import() -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 VALUE_MAX_BYTES = 16 * 1024 * 1024
 """Above this a value is refused: it would be read whole at each replay. Keep it elsewhere and journal its address."""
 MAX_DEPTH = 200
+"""Lists and objects within each other. A value must also be readable where another Python has less stack left."""
 _SMALL = 10**18
 
 
@@ -104,6 +105,8 @@ class Codec:
                 f"{self.step}: {self.what} takes {len(raw)} bytes; the bound is {VALUE_MAX_BYTES}. Keep it elsewhere and pass "
                 f"its address"
             )
+        if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and too_deep(data):
+            raise self._not_json(data)
         return Encoded(data, raw)
 
     def decode(self, data: Json) -> Any:  # the annotation's own type, known to the caller only
@@ -254,6 +257,21 @@ def digest(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
+def too_deep(data: Json) -> bool:
+    """Whether JSON is nested deeper than MAX_DEPTH; level by level, as it is asked for every large value."""
+    level: list[Any] = [data] if type(data) in (dict, list) else []  # lists and dicts of JSON
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for one in level
+            for item in (one.values() if type(one) is dict else one)
+            if type(item) is dict or type(item) is list
+        ]
+        if not level:
+            return False
+    return bool(level)
+
+
 def find_bad(value: object, path: str) -> tuple[str, str] | None:
     """The first place in a value that is not JSON, and what is there; None if all of it is."""
     return _find_bad(value, path, [], 0)
@@ -267,7 +285,7 @@ def _find_bad(value: object, path: str, above: list[int], depth: int) -> tuple[s
         return path, f"{_type_name(type(value))} is not JSON{cure}"
     if id(value) in above:
         return path, "contains itself"
-    if depth > MAX_DEPTH:
+    if depth >= MAX_DEPTH:
         return path, f"is nested deeper than {MAX_DEPTH} levels"
     above.append(id(value))
     try:
