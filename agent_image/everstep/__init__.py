@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from everstep.run.agents import agent
     from everstep.run.apart import per_attempt, resource
     from everstep.run.artifact import Artifact
+    from everstep.run.beside import run_async
     from everstep.run.durable import (
         artifact,
         idempotency_key,
@@ -75,6 +76,7 @@ _HOME = {
     "everstep.run.steps": ("step",),
     "everstep.run.adhoc": ("run_step",),
     "everstep.run.agents": ("agent",),
+    "everstep.run.beside": ("run_async",),
     "everstep.run.apart": ("per_attempt", "resource"),
     "everstep.run.wrap": ("wrap",),
     "everstep.run.retry": ("Retry",),
@@ -130,6 +132,7 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "step",
     "agent",
     "run",
+    "run_async",
     "wrap",
     "run_step",
     "resource",

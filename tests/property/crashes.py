@@ -235,7 +235,7 @@ def _start_thread(self: BodyRun, body: Callable[[], object], context: contextvar
     due = world.due_ms(context_of_body.idempotency_key)
     _virtual_threads += 1
     self.end.add_done_callback(_ended)
-    self._loop.engine_at((due - world.now_ms()) / 1000, lambda: self.in_thread(body, context))
+    self._lane.at((due - world.now_ms()) / 1000, lambda: self.in_thread(body, context))
     self._arm()
 
 

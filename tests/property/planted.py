@@ -9,7 +9,7 @@ from typing import Any
 
 from everstep.journal.records import Abandoned, Fired, Intent
 from everstep.journal.writer import JournalWriter
-from everstep.run import loop, ordered
+from everstep.run import lane, ordered
 from everstep.run.delivery import Delivery
 from everstep.run.driver import StepDriver
 from everstep.run.engine import Engine
@@ -153,8 +153,8 @@ def keys_shared_between_tasks() -> None:
 
 def unordered_sets() -> None:
     """Sets of tasks iterate by address, as plain asyncio's do."""
-    _set(loop.AgentTask, "__hash__", object.__hash__)
-    _set(loop.AgentFuture, "__hash__", object.__hash__)
+    _set(lane.AgentTask, "__hash__", object.__hash__)
+    _set(lane.AgentFuture, "__hash__", object.__hash__)
     _set(ordered, "_set", set)
     asyncio.tasks.set = set  # type: ignore[attr-defined]  # see everstep.run.ordered
 

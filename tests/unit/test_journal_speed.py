@@ -13,6 +13,7 @@ from everstep.ids import Seq
 from everstep.journal.canonical import canonical
 from everstep.journal.progress import Progress
 from everstep.journal.records import BudgetRaised, Intent, Result, decode, encode
+from everstep.run.lane import Lane
 from everstep.run.loop import AgentLoop
 
 PLAIN = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -87,6 +88,7 @@ def test_progress_is_read_back(name: str, usage: dict[str, int]) -> None:
 def test_a_task_that_runs_at_once_is_a_task_like_any_other() -> None:
     """It has a current task of its own, takes turns after its first wait, and the one around it goes on as itself."""
     loop = AgentLoop(SystemClock())
+    lane = Lane(loop)
     seen: list[object] = []
 
     async def inner(wait: bool) -> str:
@@ -99,10 +101,10 @@ def test_a_task_that_runs_at_once_is_a_task_like_any_other() -> None:
 
     async def outer() -> tuple[str, str]:
         me = asyncio.current_task()
-        short = loop.engine_task_now(inner(False), "short")
+        short = lane.task_now(inner(False), "short")
         assert short.done()
         assert asyncio.current_task() is me
-        long = loop.engine_task_now(inner(True), "long")
+        long = lane.task_now(inner(True), "long")
         assert not long.done()
         assert asyncio.current_task() is me
         assert not {short, long} & asyncio.all_tasks()
@@ -110,7 +112,7 @@ def test_a_task_that_runs_at_once_is_a_task_like_any_other() -> None:
         return short.result(), await long
 
     try:
-        assert loop.run_until_complete(loop.engine_task(outer(), "outer")) == ("done", "done")
+        assert loop.run_until_complete(lane.task(outer(), "outer")) == ("done", "done")
         assert len({id(task) for task in seen}) == 2
     finally:
         loop.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import everstep
 
 NAMES = """
-    step agent run
+    step agent run run_async
     wrap run_step resource per_attempt
     Retry RetryAfter Done NOT_DONE UNKNOWN Probed
     Budget Reserve Price

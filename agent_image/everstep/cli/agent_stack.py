@@ -42,7 +42,7 @@ def is_agents(frame: FrameType) -> bool:
 def calling(engine: Engine) -> list[FrameType]:
     """Frames of agent code that led to the call being made now, the innermost first. For use in `on_call`."""
     frame: FrameType | None = sys._getframe(1)
-    thread = engine.loop.agent_thread if engine.sync_agent else None
+    thread = engine.lane.thread if engine.sync_agent else None
     if thread is not None:
         frame = sys._current_frames().get(thread)
     found = []
@@ -57,8 +57,8 @@ def calling(engine: Engine) -> list[FrameType]:
 
 def waiting(engine: Engine) -> list[list[FrameType]]:
     """Frames of each task of the agent that waits, the innermost first."""
-    stacks = [list(_chain(task.get_coro()))[::-1] for task in sorted(engine.loop.agent_tasks, key=hash)]
-    thread = engine.loop.agent_thread if engine.sync_agent else None
+    stacks = [list(_chain(task.get_coro()))[::-1] for task in sorted(engine.lane.tasks, key=hash)]
+    thread = engine.lane.thread if engine.sync_agent else None
     frame = sys._current_frames().get(thread) if thread is not None else None
     blocked = []
     while frame is not None:

@@ -44,7 +44,10 @@ PAGE_BYTES = 4 * 1024 * 1024
 """Pages adapt to the size of the records, so that no reply stalls the server or fills the pod's memory."""
 SWEEP_BATCH = 500
 PIPES = 16
-"""Connections that appends are spread over, at most: one per run that is live in this process, up to this number."""
+"""Connections that appends are spread over, at most."""
+RUNS_PER_PIPE = 4
+"""A server reads 16 KiB of a connection before it syncs what it read from all of them: some three appends of a few KB. Fewer runs
+on each connection would make more writes and reads of sockets, more of them more syncs."""
 _META = ("attempt", "owner", "seq", "hash", "progress")
 Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
 
@@ -286,9 +289,7 @@ class RedisStore(RedisLive):
     # --- the pipe -----------------------------------------------------------------------------------------------
 
     def _place(self, journal: JournalId) -> int:
-        """Runs take turns. A server reads 16 KiB of each connection before it syncs what it read from all of them, so that one
-        connection for many runs would make many syncs, and one for each run would be many connections."""
-        return self._places.setdefault(journal, len(self._places) % PIPES)
+        return self._places.setdefault(journal, len(self._places) // RUNS_PER_PIPE % PIPES)
 
     async def _open_pipe(self, journal: JournalId) -> Pipe | None:
         """The journal's pipe, opened (again) if need be; None where appends go the ordinary way."""

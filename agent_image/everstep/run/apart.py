@@ -56,7 +56,7 @@ class Apart:
         opened: asyncio.Future[T] = engine.loop.create_future()
         release = asyncio.Event()
         context = _context()
-        task = engine.loop.engine_task(self._keep(what, opened, release), f"resource {what.name}", context)
+        task = engine.lane.task(self._keep(what, opened, release), f"resource {what.name}", context)
         self._open[task] = release
         task.add_done_callback(lambda t: self._open.pop(t, None), context=contextvars.Context())
         what.task = task
@@ -92,7 +92,7 @@ class Apart:
             return
         closed: asyncio.Future[None] = self._engine.loop.create_future()
         self._engine.delivery.hold()
-        self._engine.loop.engine_task(self._await_end(task, release, closed), f"close {what.name}")
+        self._engine.lane.task(self._await_end(task, release, closed), f"close {what.name}")
         await closed
 
     async def _await_end(
@@ -116,7 +116,7 @@ class Apart:
             self._hand(done, value)
 
         engine.delivery.hold()
-        engine.loop.engine_task(main(), f"per_attempt {name}", _context())
+        engine.lane.task(main(), f"per_attempt {name}", _context())
         return await done
 
     def run_now(self, work: Callable[[], T], name: str) -> T:
@@ -135,13 +135,13 @@ class Apart:
         raise Frozen(str(why)) from why  # no `except Exception` sees it, and no further callback of agent code runs
 
     def _hand(self, waiter: "asyncio.Future[Any]", value: object) -> None:  # of any type
-        loop = self._engine.loop
-        loop.delivering = True
+        lane = self._engine.lane
+        lane.delivering = True
         try:
             if not waiter.done():
                 waiter.set_result(value)
         finally:
-            loop.delivering = False
+            lane.delivering = False
         self._engine.delivery.release()
 
     async def close(self) -> None:

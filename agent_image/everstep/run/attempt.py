@@ -30,8 +30,8 @@ from everstep.run.errordata import error_data, error_message, error_type
 from everstep.run.history import History
 from everstep.run.identity import RunIdentity
 from everstep.run.inbox import Inbox
+from everstep.run.lane import Lane
 from everstep.run.live import Live
-from everstep.run.loop import AgentLoop
 from everstep.run.pins import check_pins, python_minor
 from everstep.run.proved import Proved
 from everstep.run.scope import SCOPE
@@ -54,11 +54,11 @@ class AttemptEnd(NamedTuple):
 
 
 class Attempt:
-    """One attempt in one loop. `load` gives the agent; it is called after verification, because importing it runs its module."""
+    """One attempt in one lane. `load` gives the agent; it is called after verification, because importing it runs its module."""
 
     def __init__(
         self,
-        loop: AgentLoop,
+        lane: Lane,
         store: Store,
         load: Callable[[], Agent[..., Any]],  # of any signature
         identity: RunIdentity,
@@ -67,7 +67,7 @@ class Attempt:
         *,
         run_to_end: bool = False,
     ) -> None:
-        self.loop = loop
+        self.lane = lane
         self.store = store
         self.load = load
         self.identity = identity
@@ -124,10 +124,10 @@ class Attempt:
             await engine.delivery.blobs.put_back(history.began.files)
         if self.config.compact and not self.run_to_end:
             await engine.compaction.begin()
-            self.loop.engine_task(engine.compaction.run(), "compaction")
+            self.lane.task(engine.compaction.run(), "compaction")
         self._start_agent(engine, agent, bound)
-        self.loop.engine_task(engine.inbox.poll(), "inbox")
-        self.loop.engine_task(self._report(engine), "report")
+        self.lane.task(engine.inbox.poll(), "inbox")
+        self.lane.task(self._report(engine), "report")
         end = await self._conduct(engine)
         await self._close(engine)
         return end
@@ -174,7 +174,7 @@ class Attempt:
         identity, config = self.identity, self.config
         inbox = Inbox(self.store, config.journal_id, identity.chain, history.inbox_ids)
         engine = Engine(
-            loop=self.loop,
+            lane=self.lane,
             config=config,
             store=self.store,
             history=history,
@@ -231,7 +231,7 @@ class Attempt:
             engine.thread = SyncAgentThread(engine)
             engine.thread.start(lambda: agent.fn(**bound), scope, self._agent_ended)
             return
-        root = engine.root = self.loop.agent_task(_awaited(agent, bound), scope, f"agent {agent.name}")
+        root = engine.root = self.lane.root(_awaited(agent, bound), scope, f"agent {agent.name}")
         # In agent scope, so that the end has its turn in the order of agent code.
         context = contextvars.Context()
         context.run(SCOPE.set, scope)
@@ -305,9 +305,9 @@ class Attempt:
         if engine.delivery.cancel_delivered and engine.delivery.live and not self._grace_watched:
             self._grace_watched = True
             if engine.history.finished is not None:  # what the record does not tell will not happen any more
-                self.loop.engine_at(0, self._end_grace)
+                self.lane.at(0, self._end_grace)
             elif not debugging.suspended():
-                self.loop.engine_at(self.config.cancel_grace_s, self._end_grace)
+                self.lane.at(self.config.cancel_grace_s, self._end_grace)
 
     def _end_grace(self) -> None:
         self._grace_over = True

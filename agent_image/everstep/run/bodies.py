@@ -8,7 +8,6 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from everstep.ids import JournalId, StepKey
@@ -81,8 +80,9 @@ class Bodies:
         body.details = details.newest
         if not probe:
             body.heart = Heart(self._engine, details, step.heartbeat_timeout_s)
-        run = BodyRun(self._engine.loop, self._engine.config.body_cancel_s, timeout_s, body.heart)
-        run.end.add_done_callback(lambda _end: end_turn())
+        run = BodyRun(self._engine.lane, self._engine.config.body_cancel_s, timeout_s, body.heart)
+        if end_turn is not _nothing:
+            run.end.add_done_callback(lambda _end: end_turn())
         self.running += 1
         if not probe and self._engine.config.count_bodies:
             self.started[call.key] += 1
@@ -121,13 +121,13 @@ def _nothing() -> None:
 
 def key_of(call: StepCall, made: Callable[[StepKey], str]) -> str:
     """The recorded key where there is one: a step that was in flight when its run was forked keeps it."""
-    past = call.past
-    if past is not None and past.intent is not None:
-        return past.intent.idem
-    return made(call.key)
+    if not call.idem:
+        past = call.past
+        recorded = past.intent.idem if past is not None and past.intent is not None else ""
+        call.idem = recorded or made(call.key)
+    return call.idem
 
 
-@lru_cache(maxsize=256)  # asked for twice per try: for the intent and for the body
 def idempotency_key(journal_id: JournalId, key: StepKey, segment: int = 0, snapshot_epoch: int = 0) -> str:
     """Stable over tries and attempts, different for every step of every run: 64 hex digits."""
     parts = (canonical(journal_id), canonical(segment), canonical(snapshot_epoch), canonical(key))

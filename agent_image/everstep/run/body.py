@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from everstep.run import debugging, tracebacks
-from everstep.run.loop import AgentLoop
+from everstep.run.lane import Lane
 
 if TYPE_CHECKING:
     from everstep.run.heartbeat import Heart
@@ -35,10 +35,9 @@ class BodyEnd:
 class BodyRun:
     """One body in flight; `await run.end` gives its BodyEnd, whatever it does."""
 
-    def __init__(
-        self, loop: AgentLoop, cancel_wait_s: float, timeout_s: float | None, heart: "Heart | None" = None
-    ) -> None:
-        self._loop = loop
+    def __init__(self, lane: Lane, cancel_wait_s: float, timeout_s: float | None, heart: "Heart | None" = None) -> None:
+        self._lane = lane
+        self._loop = lane.loop
         self._cancel_wait_s = cancel_wait_s
         self._timeout_s = timeout_s
         self._heart = heart
@@ -48,14 +47,14 @@ class BodyRun:
         self._silent = False
         self.patient = False
         """Set for the sync agent's own thread: the agent cannot go on before the body returns, so it is always waited for."""
-        self.end: asyncio.Future[BodyEnd] = asyncio.Future(loop=loop)
+        self.end: asyncio.Future[BodyEnd] = asyncio.Future(loop=lane.loop)
 
     def start_task(
         self, body: Callable[[], Coroutine[Any, Any, object]], context: contextvars.Context, name: str
     ) -> None:
         """Run an async body."""
         self._arm()
-        self._task = self._loop.engine_task_now(_told(body), name, context)
+        self._task = self._lane.task_now(_told(body), name, context)
         if self._task.done():
             self._task_done(self._task)
         else:
@@ -85,7 +84,7 @@ class BodyRun:
             return
         if self._task is not None:
             self._task.cancel()
-        self._timers.append(self._loop.engine_at(self._cancel_wait_s, self._leave_behind))
+        self._timers.append(self._lane.at(self._cancel_wait_s, self._leave_behind))
 
     def _arm(self) -> None:
         """Start the time-outs of this body; the only place that does."""
@@ -93,7 +92,7 @@ class BodyRun:
         if (self._timeout_s is None and not listens) or debugging.suspended():
             return
         if self._timeout_s is not None:
-            self._timers.append(self._loop.engine_at(self._timeout_s, self._time_out))
+            self._timers.append(self._lane.at(self._timeout_s, self._time_out))
         if self._heart is not None and self._heart.timeout_s is not None:
             self._listen(self._heart)
 
@@ -104,7 +103,7 @@ class BodyRun:
             return
         if left_s > 0:
             self._timers = [timer for timer in self._timers if timer.when() > self._loop.time()]
-            self._timers.append(self._loop.engine_at(left_s, lambda: self._listen(heart)))
+            self._timers.append(self._lane.at(left_s, lambda: self._listen(heart)))
         else:
             self._silent = True
             self._time_out()

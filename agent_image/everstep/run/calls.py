@@ -36,6 +36,8 @@ class StepCall:
     """Of the intent this process wrote and whose body has not begun."""
     reserve: Reserve | None = None
     """The most one try may use; asked of the step when it is first needed."""
+    idem: str = ""
+    """Its idempotency key, once it was asked for."""
     began: EpochMs = EpochMs(0)
     """When its first intent was made."""
     own_thread: bool = False

@@ -6,7 +6,7 @@ silence; one that nothing waits for, with the agent idle, is a divergence.
 """
 
 import asyncio
-import contextlib
+import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -65,9 +65,7 @@ class Delivery:
     @property
     def busy(self) -> bool:
         """Agent code is runnable, or an outcome is on its way to it."""
-        return bool(
-            self.queue or self.engine.loop.agent_ready or self._due or self._pumping or self._loading or self._held
-        )
+        return bool(self.queue or self.engine.lane.ready or self._due or self._pumping or self._loading or self._held)
 
     def hold(self) -> None:
         """Agent code stands still until `release`: what it waits for is not in the journal (a resource that is being opened), so
@@ -85,7 +83,7 @@ class Delivery:
         """Agent code became runnable, or an outcome arrived."""
         if not self._due and not self._pumping:
             self._due = True
-            self.engine.loop.engine_soon(self._pump)
+            self.engine.lane.soon(self._pump)
 
     def add(self, outcome: Record) -> None:
         self.queue.append(outcome)
@@ -104,7 +102,7 @@ class Delivery:
     def _run_agent(self) -> bool:
         """True: there is more to do, after the rest of the process had its turn."""
         engine = self.engine
-        ready = engine.loop.agent_ready
+        ready = engine.lane.ready
         until = engine.clock.monotonic_s() + SLICE_S
         turns = 0
         while not engine.stands_still:
@@ -135,10 +133,13 @@ class Delivery:
 
     @staticmethod
     def _turn(handle: asyncio.Handle) -> None:
-        with contextlib.suppress(
-            SystemExit
-        ):  # its task holds it; an agent that exits has failed, it does not end the engine
+        try:
             handle._run()
+        except SystemExit:
+            pass  # its task holds it; an agent that exits has failed, it does not end the engine
+        except KeyboardInterrupt:
+            if threading.current_thread() is threading.main_thread():
+                raise  # elsewhere nobody can have pressed Ctrl-C: it is the agent's own
 
     def _idle(self) -> bool:
         """Agent code is idle and nothing can be delivered now. False: go on pumping."""
@@ -251,7 +252,7 @@ class Delivery:
         self._take(record)
         self.run_time_ms = max(self.run_time_ms, timer.due)
         del self.pending[timer.key]
-        self.engine.loop.agent_ready.append(timer.handle)
+        self.engine.lane.ready.append(timer.handle)
 
     def _resolve(self, record: Record, call: StepCall) -> None:
         value: object = None
@@ -259,7 +260,7 @@ class Delivery:
         if isinstance(record, Result) or (isinstance(record, Settled) and record.decision == "done"):
             known, data = self.blobs.look_up(record.value)
             if not known:
-                self._loading = self.engine.loop.engine_task(self._load(record.value), "load a blob")
+                self._loading = self.engine.lane.task(self._load(record.value), "load a blob")
                 return
             try:
                 value = call.step.signature.result.decode(data)
@@ -286,15 +287,15 @@ class Delivery:
         call.delivered = True
         if call.waiter.done():
             return
-        loop = self.engine.loop
-        loop.delivering = True
+        lane = self.engine.lane
+        lane.delivering = True
         try:
             if error is None:
                 call.waiter.set_result(value)
             else:
                 call.waiter.set_exception(error)
         finally:
-            loop.delivering = False
+            lane.delivering = False
 
     async def _load(self, reference: Json) -> None:
         try:
@@ -322,7 +323,7 @@ class Delivery:
             return  # a finished run is only looked at: what had not fallen due by then never does
         delay_s = (timer.due - engine.clock.now_epoch_ms()) / 1000
         # A wall clock that is set back must not fire early: the record says when it was due.
-        timer.live = engine.loop.engine_at(delay_s, lambda: engine.when_not_parking(lambda: self._ring(timer)))
+        timer.live = engine.lane.at(delay_s, lambda: engine.when_not_parking(lambda: self._ring(timer)))
 
     def _ring(self, timer: TimerCall) -> None:
         engine = self.engine
@@ -357,17 +358,17 @@ class Delivery:
     def _cancel_leftovers(self) -> None:
         """The agent returned: its other tasks are cancelled, as asyncio.run does."""
         self._leftovers_cancelled = True
-        loop = self.engine.loop
-        loop.delivering = True
+        lane = self.engine.lane
+        lane.delivering = True
         try:
-            for task in sorted(loop.agent_tasks, key=hash):
+            for task in sorted(lane.tasks, key=hash):
                 task.cancel()
         finally:
-            loop.delivering = False
+            lane.delivering = False
 
     @property
     def agent_ended(self) -> bool:
-        return self.root_done and not self.engine.loop.agent_tasks and not self.queue
+        return self.root_done and not self.engine.lane.tasks and not self.queue
 
     def waits(self) -> list[Pending]:
         """What agent code waits for, in the order of the calls."""

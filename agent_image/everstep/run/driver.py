@@ -52,6 +52,8 @@ class StepDriver:
         self.tries = past.tries if past else int(call.intent_seq != 0)
         self.bounds = Tries(call)
         self.details = Details(engine, call, past.details if past else None)
+        self.task: asyncio.Task[None] | None = None
+        """The one that runs this, while it is not done."""
         self.body: BodyRun | None = None
         self.question: Question | None = None
         self.pause: Pause | None = None
@@ -226,7 +228,7 @@ class StepDriver:
             return
         reason = f"try {failed.tries} failed: {failed.type}: {failed.message}"
         pause = self.pause = Pause(due, EpochMs(failed.time), reason, asyncio.get_running_loop().create_future())
-        timer = engine.loop.engine_at(left_s, lambda: engine.when_not_parking(self._end_pause))
+        timer = engine.lane.at(left_s, lambda: engine.when_not_parking(self._end_pause))
         if left_s > engine.config.park_linger_s:
             self.details.record()
             self._waiting = True

@@ -31,9 +31,9 @@ from everstep.run.epochs import KEPT, Epochs
 from everstep.run.gate import Gate
 from everstep.run.history import History
 from everstep.run.inbox import Inbox
+from everstep.run.lane import AgentTask, AgentTimer, Lane
 from everstep.run.limits import Limits
 from everstep.run.live import Live
-from everstep.run.loop import AgentLoop, AgentTask, AgentTimer
 from everstep.run.scope import Scope
 from everstep.run.steps import Step
 from everstep.run.streams import Channel, Streams
@@ -54,7 +54,7 @@ class Engine:
     def __init__(
         self,
         *,
-        loop: AgentLoop,
+        lane: Lane,
         config: EngineConfig,
         store: Store,
         history: History,
@@ -62,7 +62,8 @@ class Engine:
         clock: Clock,
         sync_agent: bool,
     ) -> None:
-        self.loop = loop
+        self.lane = lane
+        self.loop = lane.loop
         self.config = config
         self.store = store
         self.clock = clock
@@ -103,9 +104,8 @@ class Engine:
         self.last_step: tuple[str, str, str, int] = ("", "", "", 0)
         self._unstarted: list[StepCall] = []
         self._after_park: list[Callable[[], None]] = []
-        self._drive_tasks: set[asyncio.Task[None]] = set()
-        loop.wake = self.delivery.wake
-        loop.foreign_wake = self._foreign_wake
+        lane.wake = self.delivery.wake
+        lane.foreign_wake = self._foreign_wake
 
     # --- what agent code calls ----------------------------------------------------------------------------------
 
@@ -309,10 +309,10 @@ class Engine:
         for call in unstarted:
             driver = self.drivers[call.key] = StepDriver(self, call)
             self.busy_drivers += 1
-            task = self.loop.engine_task_now(self._drive(driver), f"step {call.key}")
-            if not task.done():
-                self._drive_tasks.add(task)
-                task.add_done_callback(self._drive_tasks.discard)
+            task = self.loop.start_now(self._drive(driver), f"step {call.key}", self.lane.context())
+            if not task.done():  # kept without a callback of asyncio's, as each would cost a turn of the loop
+                driver.task = task
+                self.lane.outside_tasks.add(task)
 
     async def _drive(self, driver: StepDriver) -> None:
         try:
@@ -324,6 +324,9 @@ class Engine:
         finally:
             self.busy_drivers -= 1
             self.drivers.pop(driver.call.key, None)
+            if driver.task is not None:
+                self.lane.outside_tasks.discard(driver.task)
+                driver.task = None
             self.delivery.wake()
 
     def driver_waits(self, driver: StepDriver) -> None:
@@ -390,11 +393,11 @@ class Engine:
     def cancel_root(self) -> None:
         """Unwind the agent: a person's wish."""
         if self.root is not None:
-            self.loop.delivering = True
+            self.lane.delivering = True
             try:
                 self.root.cancel("the run was cancelled")
             finally:
-                self.loop.delivering = False
+                self.lane.delivering = False
         elif self.thread is not None:
             self.thread.interrupt(Cancelled("the run was cancelled"))
 

@@ -89,9 +89,9 @@ class Epochs:
         engine.patches.clear()
         if isinstance(record, Segment):
             engine.history.keep(record)
-            engine.loop.restart_orders(1)
+            engine.lane.restart_orders(1)
         else:
-            engine.loop.restart_orders(2)  # 1 is the root
+            engine.lane.restart_orders(2)  # 1 is the root
             assert self._scope is not None
             self._scope.restart(self.prefix)
 
@@ -148,9 +148,7 @@ class Epochs:
             engine.stop(e)
             raise Frozen("the run has stopped") from e
         if blobs:
-            engine.writer.hold_until(
-                Seq(record.seq), engine.loop.engine_task(self._store(blobs), "state of a snapshot")
-            )
+            engine.writer.hold_until(Seq(record.seq), engine.lane.task(self._store(blobs), "state of a snapshot"))
         engine.compaction.carried(encoded.raw)
         self._open(record)
         self._state = encoded.data
@@ -258,7 +256,7 @@ class Epochs:
 
     def _other_tasks(self) -> list[str]:
         engine = self._engine
-        tasks = [t for t in engine.loop.agent_tasks if t is not engine.root and not t.done()]
+        tasks = [t for t in engine.lane.tasks if t is not engine.root and not t.done()]
         return [f"task {t.get_name()}" for t in sorted(tasks, key=hash)]
 
     def _carried(self, blobs: dict[str, bytes], segments: int) -> dict[str, Any]:  # fields of the records

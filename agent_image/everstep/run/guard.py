@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from everstep.errors import OutsideStep
+from everstep.run.lane import LANE
 from everstep.run.scope import SCOPE
 
 _EVENTS: dict[str, str] = {
@@ -126,7 +127,8 @@ def place_of_call() -> str:
         made_at = getattr(asyncio.current_task(loop), "made_at", None)
         found = traceback.FrameSummary(made_at[0], made_at[1], "") if made_at is not None else None
     if found is None:  # a sync agent's request, taken up by the loop's thread
-        agent = sys._current_frames().get(getattr(loop, "agent_thread", None) or 0)
+        lane = LANE.get()
+        agent = sys._current_frames().get(lane.thread or 0) if lane is not None else None
         found = _innermost(traceback.extract_stack(agent)) if agent is not None else None
     if found is None:
         return ""

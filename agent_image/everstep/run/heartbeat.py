@@ -56,7 +56,7 @@ class Details:
         if wait_s <= 0:
             self.record()
         else:
-            self._timer = self._engine.loop.engine_at(wait_s, self.record)
+            self._timer = self._engine.lane.at(wait_s, self.record)
 
     def record(self) -> None:
         """Make what was told last a record, if it is none yet."""
@@ -113,7 +113,7 @@ class Heart:
         if not self._posted:
             self._posted = True
             if threading.get_ident() == self._loop_thread:
-                self._engine.loop.engine_soon(self._look)
+                self._engine.lane.soon(self._look)
                 return
             with contextlib.suppress(RuntimeError):  # the loop is closed: the attempt ended meanwhile
                 self._engine.loop.call_soon_threadsafe(self._look, context=contextvars.Context())

@@ -1,4 +1,4 @@
-"""Gives an attempt its loop, and takes the loop away again without unwinding agent code.
+"""Gives an attempt its turn in a loop, and takes its lane away again without unwinding agent code.
 
 Agent code that is not over when its attempt ends (parked, fenced, diverged, stopped) must never be resumed nor closed: closing
 a coroutine runs its `finally` blocks as if the agent were over. A process of its own leaves by os._exit; within a larger process
@@ -10,18 +10,20 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from everstep.run.loop import AgentLoop
+from everstep.run.lane import Lane
 
 T = TypeVar("T")
+Tidy = Callable[[], Awaitable[None]]
 _LEFT: list[object] = []
 """What ended attempts left behind in this process."""
 TIDY_S = 2.0
 
 
-def host(loop: AgentLoop, main: Coroutine[Any, Any, T], tidy: Callable[[], Awaitable[None]] | None = None) -> T:
-    """Run `main` in the loop to its end, then close the loop. `tidy` (closing the store) runs in it, too, unless main was cut
-    off."""
-    task = loop.engine_task(main, "attempt")
+def host(lane: Lane, main: Coroutine[Any, Any, T], tidy: Tidy | None = None) -> T:
+    """Run `main` in the lane's loop to its end, then close the loop. `tidy` (closing the store) runs in it, too, unless main was
+    cut off."""
+    loop = lane.loop
+    task = lane.task(main, "attempt")
     cut_off = True
     try:
         value = loop.run_until_complete(task)
@@ -33,33 +35,41 @@ def host(loop: AgentLoop, main: Coroutine[Any, Any, T], tidy: Callable[[], Await
         cut_off = False
         raise
     finally:
-        _dismantle(loop, None if cut_off else tidy)
+        lane.stop()
+        try:
+            if not cut_off:
+                others = [*lane.outside_tasks, *loop.outside_tasks]
+                loop.run_until_complete(lane.task(_tidy(others, tidy), "tidy"))
+        finally:
+            _keep(lane)
+            with contextlib.suppress(RuntimeError):
+                loop.close()
 
 
-def _dismantle(loop: AgentLoop, tidy: Callable[[], Awaitable[None]] | None) -> None:
-    left: list[asyncio.Task[Any]] = list(loop.agent_tasks)  # tasks of any result
-    loop.wake = lambda: None
-    loop.agent_ready.clear()
+async def attend(lane: Lane, main: Coroutine[Any, Any, T], tidy: Tidy | None = None) -> T:
+    """The same in a loop that is running and goes on."""
     try:
-        if tidy is not None:
-            loop.run_until_complete(loop.engine_task(_tidy(loop, tidy), "tidy"))
+        return await lane.task(main, "attempt")
     finally:
-        left += loop.outside_tasks
-        for task in left:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is left on purpose
-        if left:
-            _LEFT.append((loop, left))
-        with contextlib.suppress(RuntimeError):
-            loop.close()
+        lane.stop()
+        await lane.task(_tidy(list(lane.outside_tasks), tidy), "tidy")
+        _keep(lane)
 
 
-async def _tidy(loop: AgentLoop, tidy: Callable[[], Awaitable[None]]) -> None:
+def _keep(lane: Lane) -> None:
+    left: list[asyncio.Task[Any]] = [*lane.tasks, *lane.outside_tasks]  # tasks of any result
+    for task in left:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is left on purpose
+    if left:
+        _LEFT.append((lane, left))
+
+
+async def _tidy(others: list[asyncio.Task[Any]], tidy: Tidy | None) -> None:  # as above
     """Step bodies and the engine's own tasks may end as usual; they are cancelled and waited for."""
-    me = asyncio.current_task()
-    others = [task for task in loop.outside_tasks if task is not me]
     for task in others:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=TIDY_S)
-    with contextlib.suppress(Exception):  # the attempt is over; a store that cannot be closed changes nothing
-        await tidy()
+    if tidy is not None:
+        with contextlib.suppress(Exception):  # the attempt is over; a store that cannot be closed changes nothing
+            await tidy()

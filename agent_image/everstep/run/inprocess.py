@@ -45,7 +45,8 @@ from everstep.run.agents import Agent, loading
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.blobs import read_value
 from everstep.run.config import EngineConfig
-from everstep.run.hosting import host
+from everstep.run.hosting import attend, host
+from everstep.run.lane import Lane
 from everstep.run.loop import AgentLoop
 from everstep.run.scope import SCOPE
 
@@ -105,19 +106,7 @@ def run(
     Long timers are waited for in the process. Raises ConfigError, AgentFailed (with the agent's own exception as its cause),
     Parked (a step is uncertain and waits for a person, or the budget has no room for it; answer or raise it and run again),
     Cancelled, JournalError, RunBusy."""
-    if not isinstance(agent, Agent):
-        raise ConfigError(f"everstep.run needs an @everstep.agent, not {agent!r}")
-    if SCOPE.get() is not None:
-        raise BadCall("everstep.run() was called inside a run; call the other agent directly, as a part of this one")
-    if loading:
-        raise ConfigError(
-            f'everstep.run() is called while {loading[-1]} is imported: put it under `if __name__ == "__main__":`'
-        )
-    if budget is not None and not isinstance(budget, Budget):
-        raise ConfigError(
-            f"everstep.run: budget must be an everstep.Budget, not {budget!r}; an agent's input needs another name"
-        )
-    there = _InProcess(agent, goal, agent.encode_inputs(inputs), run_id, directory, budget, encrypt)
+    there = prepare("run", agent, goal, run_id, directory, budget, encrypt, inputs)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -125,7 +114,34 @@ def run(
     return _on_a_thread(there)
 
 
-def _on_a_thread(there: "_InProcess") -> Any:  # the agent's result
+def prepare(
+    name: str,
+    agent: Agent[..., Any],  # of any signature
+    goal: str,
+    run_id: str | None,
+    directory: str | None,
+    budget: Budget | None,
+    encrypt: bool,
+    inputs: dict[str, object],
+) -> "InProcess":
+    """Check what `run` or `run_async` was called with."""
+    called = f"everstep.{name}"
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"{called} needs an @everstep.agent, not {agent!r}")
+    if SCOPE.get() is not None:
+        raise BadCall(f"{called}() was called inside a run; call the other agent directly, as a part of this one")
+    if loading:
+        raise ConfigError(
+            f'{called}() is called while {loading[-1]} is imported: put it under `if __name__ == "__main__":`'
+        )
+    if budget is not None and not isinstance(budget, Budget):
+        raise ConfigError(
+            f"{called}: budget must be an everstep.Budget, not {budget!r}; an agent's input needs another name"
+        )
+    return InProcess(agent, goal, agent.encode_inputs(inputs), run_id, directory, budget, encrypt)
+
+
+def _on_a_thread(there: "InProcess") -> Any:  # the agent's result
     """A loop is running here already (a notebook): run beside it, and wait."""
     ends: list[tuple[Any, BaseException | None]] = []
 
@@ -149,8 +165,8 @@ def _on_a_thread(there: "_InProcess") -> Any:  # the agent's result
     return value
 
 
-class _InProcess:
-    """One call of `run`."""
+class InProcess:
+    """One call of `run` or `run_async`."""
 
     def __init__(
         self,
@@ -171,8 +187,9 @@ class _InProcess:
         self.spec = self._spec(goal, inputs, encrypt)
         self.chain = Chain(self.spec.journal)
         self.anchors = AnchorFile(self.directory.anchor_path(self.run_name), self.spec.journal)
-        self.loop: AgentLoop | None = None
+        self.lane: Lane | None = None
         self.attempt: Attempt | None = None
+        self._stopping = False
 
     def _spec(self, goal: str, inputs: dict[str, Any], encrypt: bool) -> RunSpec:  # JSON
         fn = self.agent.fn
@@ -196,30 +213,45 @@ class _InProcess:
 
     def stop(self) -> None:
         """From another thread: end as after SIGTERM."""
-        if self.loop is not None and self.attempt is not None:
-            self.loop.call_soon_threadsafe(self.attempt.terminate, context=contextvars.Context())
+        self._stopping = True
+        if self.lane is not None and self.attempt is not None:
+            self.lane.loop.call_soon_threadsafe(self.attempt.terminate, context=contextvars.Context())
 
     def run(self) -> Any:  # the agent's result
-        # the supervisor's lock, so that `everstep local` sees a run that is being run; the agent's, as proof when we are gone
+        """Here and now, in a loop of its own."""
+        supervising, lock = asyncio.run(self._lock())
+        with supervising, lock:
+            store = open_store(self.directory.store_url, installation="local")
+            lane = self.lane = Lane(AgentLoop(self.clock))
+            try:
+                end, value = host(lane, self._attempt(lane, store), store.aclose)
+            except Terminated:
+                raise KeyboardInterrupt from None
+        return self._outcome(end, value)
+
+    async def run_among(self, loop: AgentLoop) -> Any:  # the agent's result
+        """In a loop that others share."""
+        supervising, lock = await self._lock()
+        with supervising, lock:
+            store = open_store(self.directory.store_url, installation="local")
+            lane = self.lane = Lane(loop)
+            end, value = await attend(lane, self._attempt(lane, store), store.aclose)
+        return self._outcome(end, value)
+
+    async def _lock(self) -> tuple[FileLock, FileLock]:
+        """The supervisor's lock, so that `everstep local` sees that it is being run; the agent's, as proof once we are gone."""
         supervising = FileLock(self.directory.supervisor_lock(self.run_name))
         lock = FileLock(self.directory.agent_lock(self.run_name))
         for wanted in (supervising, lock):
-            if not asyncio.run(wanted.acquire()):
+            if not await wanted.acquire():
                 supervising.close()
                 pid = wanted.holder_pid()
                 raise RunBusy(
                     f"run {self.run_name} is being run by process {pid}; wait for it, or end it: kill {pid}", pid
                 )
-        with supervising, lock:
-            store = open_store(self.directory.store_url, installation="local")
-            loop = self.loop = AgentLoop(self.clock)
-            try:
-                end, value = host(loop, self._attempt(store), store.aclose)
-            except Terminated:
-                raise KeyboardInterrupt from None
-        return self._outcome(end, value)
+        return supervising, lock
 
-    async def _attempt(self, store: Store) -> tuple[AttemptEnd, Any]:  # the agent's result
+    async def _attempt(self, lane: Lane, store: Store) -> tuple[AttemptEnd, Any]:  # the agent's result
         number = await self._fence(store)
         anchor = self.anchors.read()
         head = anchor.head if anchor else None
@@ -235,10 +267,11 @@ class _InProcess:
             anchor_hash=head.hash if head else None,
         )
         config = EngineConfig(self.spec.journal, number, grace_s=5.0, park_linger_s=FOREVER_S, budget=self.budget)
-        assert self.loop is not None
-        attempt = self.attempt = Attempt(self.loop, store, lambda: self.agent, identity, config, self.clock)
-        remove = self._on_interrupt(attempt.terminate)
-        self.loop.engine_task(self._anchor_snapshots(attempt, store, number), "anchor")
+        attempt = self.attempt = Attempt(lane, store, lambda: self.agent, identity, config, self.clock)
+        if self._stopping:
+            attempt.terminate()
+        remove = self._on_interrupt(lane.loop, attempt.terminate)
+        lane.task(self._anchor_snapshots(attempt, store, number), "anchor")
         try:
             end = await attempt.run()
         finally:
@@ -279,11 +312,11 @@ class _InProcess:
             raise JournalTampered(f"record {head.seq} is not the one that was anchored", head.seq)
         return number
 
-    def _on_interrupt(self, act: Callable[[], None]) -> Callable[[], object]:
+    @staticmethod
+    def _on_interrupt(loop: AgentLoop, act: Callable[[], None]) -> Callable[[], object]:
         """Ctrl-C ends the run in good order where we may handle signals; a second one at once."""
-        if threading.current_thread() is not threading.main_thread() or self.loop is None:
+        if threading.current_thread() is not threading.main_thread():
             return lambda: None
-        loop = self.loop
 
         def first() -> None:
             loop.remove_signal_handler(signal.SIGINT)

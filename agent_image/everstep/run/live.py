@@ -125,7 +125,7 @@ class Live:
         else:
             self._buffer.append(entry)
         if self._flusher is None and not self._over:
-            self._flusher = self._engine.loop.engine_task(self._flush(), "live stream")
+            self._flusher = self._engine.lane.task(self._flush(), "live stream")
 
     async def _flush(self) -> None:
         try:

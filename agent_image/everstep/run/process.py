@@ -45,6 +45,7 @@ from everstep.run import debugging
 from everstep.run.agents import load_agent
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.config import NO_GRACE_BOUND_S, EngineConfig
+from everstep.run.lane import Lane
 from everstep.run.loop import AgentLoop
 from everstep.run.tracebacks import traceback_of
 
@@ -77,16 +78,16 @@ def run_process(settings: AttemptSettings) -> tuple[int, Termination]:
     if settings.debug:
         debugging.suspend()
     clock = SystemClock()
-    loop = AgentLoop(clock)
+    lane = Lane(AgentLoop(clock))
     attempt: Attempt | None = None
     try:
         store = open_store(settings.store_url, installation=settings.installation, ca_path=settings.store_ca_path)
         entrypoint = settings.entrypoint
         attempt = Attempt(
-            loop, store, lambda: load_agent(entrypoint), _identity(settings, clock), _config(settings), clock
+            lane, store, lambda: load_agent(entrypoint), _identity(settings, clock), _config(settings), clock
         )
-        _stop_on_signals(loop, attempt)
-        end = loop.run_until_complete(loop.engine_task(attempt.run(), "attempt"))
+        _stop_on_signals(lane.loop, attempt)
+        end = lane.loop.run_until_complete(lane.task(attempt.run(), "attempt"))
         return _ended(settings, end)
     except BaseException as e:
         return _stopped(settings, e, attempt.confirmed if attempt is not None else None)

@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 class Scope:
     """The counters of one agent task."""
 
-    __slots__ = ("_maps", "_steps", "_tasks", "_timers", "_values", "engine", "path")
+    __slots__ = ("_maps", "_steps", "_tasks", "_timers", "_values", "engine", "lane", "path")
 
     def __init__(self, engine: "Engine", path: str = "") -> None:
         self.engine = engine
+        self.lane = engine.lane
         self.path = path
         self._steps = self._tasks = self._timers = self._values = self._maps = 0
 

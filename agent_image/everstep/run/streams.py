@@ -200,9 +200,9 @@ class Channel:
         want, self._want = self._want, None
         if want is None or want.done():
             return
-        loop = self._engine.loop
-        before, loop.delivering = loop.delivering, True
+        lane = self._engine.lane
+        before, lane.delivering = lane.delivering, True
         try:
             want.set_result(chunk)
         finally:
-            loop.delivering = before
+            lane.delivering = before

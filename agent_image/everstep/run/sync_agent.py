@@ -17,7 +17,7 @@ from everstep.ids import StepKey
 from everstep.journal.records import Json
 from everstep.run.body import BodyRun
 from everstep.run.calls import StepCall
-from everstep.run.loop import AgentTimer
+from everstep.run.lane import AgentTimer
 from everstep.run.scope import SCOPE, Scope
 from everstep.run.several import Batch, Prepared
 from everstep.run.steps import Step
@@ -77,7 +77,7 @@ class SyncAgentThread:
         def main() -> None:
             value: object = None
             error: BaseException | None = None
-            self._engine.loop.agent_thread = threading.get_ident()
+            self._engine.lane.thread = threading.get_ident()
             try:
                 value = context.run(agent)
             except BaseException as e:
@@ -243,7 +243,7 @@ class SyncAgentThread:
 
     def _to_loop(self, act: Callable[[], None]) -> None:
         try:
-            self._engine.loop.call_soon_threadsafe(act, context=contextvars.Context())
+            self._engine.loop.call_soon_threadsafe(act, context=self._engine.lane.context())
         except RuntimeError:
             threading.Event().wait()  # the attempt is over and its loop closed: agent code never goes on
 

@@ -105,7 +105,7 @@ class Codec:
                 f"{self.step}: {self.what} takes {len(raw)} bytes; the bound is {VALUE_MAX_BYTES}. Keep it elsewhere and pass "
                 f"its address"
             )
-        if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and too_deep(data):
+        if type(data) not in SCALARS and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and too_deep(data):
             raise self._not_json(data)
         return Encoded(data, raw)
 

@@ -27,6 +27,7 @@ from everstep.run.calls import StepCall
 from everstep.run.config import NO_GRACE_BOUND_S, EngineConfig
 from everstep.run.engine import Engine
 from everstep.run.hosting import host
+from everstep.run.lane import Lane
 from everstep.run.loop import AgentLoop
 from everstep.run.values import digest
 from everstep.run.virtual import VirtualClock, VirtualSelector
@@ -132,10 +133,10 @@ class MemoryRun(Generic[R]):
     ) -> Ended[R]:
         self.number += 1
         clock: Clock = SystemClock() if self.real_time else self.clock
-        loop = self._make_loop(clock)
+        lane = Lane(self._make_loop(clock))
         faults.listen(self._listener(crash_at, on_point))
         try:
-            end, value = host(loop, self._run(loop, clock, predecessor_dead, run_to_end, config), self.store.aclose)
+            end, value = host(lane, self._run(lane, clock, predecessor_dead, run_to_end, config), self.store.aclose)
         except BaseException as e:
             if self._dead:
                 return Ended("crashed")
@@ -222,7 +223,7 @@ class MemoryRun(Generic[R]):
 
     async def _run(
         self,
-        loop: AgentLoop,
+        lane: Lane,
         clock: Clock,
         predecessor_dead: bool,
         run_to_end: bool,
@@ -254,7 +255,7 @@ class MemoryRun(Generic[R]):
             self.journal_id, number, predecessor_dead=predecessor_dead, count_bodies=True, **settings
         )
         attempt = self._last = Attempt(
-            loop, store, lambda: self.agent, identity, engine_config, clock, run_to_end=run_to_end
+            lane, store, lambda: self.agent, identity, engine_config, clock, run_to_end=run_to_end
         )
         attempt.on_call = self.on_call
         end = await attempt.run()

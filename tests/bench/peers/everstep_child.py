@@ -15,7 +15,8 @@ from everstep.journal.store import FenceAnswer, Head, Store
 from everstep.run.agents import agent
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.config import EngineConfig
-from everstep.run.hosting import host
+from everstep.run.hosting import attend, host
+from everstep.run.lane import Lane
 from everstep.run.loop import AgentLoop
 from everstep.run.steps import step
 from tests.bench.peers.child import Body, Engine, serve
@@ -39,7 +40,7 @@ async def sequential(goal: str, steps: int) -> str:
 
 
 class Everstep(Engine):
-    """Each run in a loop of its own, as `everstep.run` does it."""
+    """One run in a loop of its own, as `everstep.run` does it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -55,12 +56,26 @@ class Everstep(Engine):
 
     def run(self, run: str, steps: int, body: Body) -> None:
         _bodies[run] = body
-        loop, store = AgentLoop(SystemClock()), open_store(self.url, installation="bench")
-        end = host(loop, self._attempt(loop, store, run, steps), store.aclose)
-        assert end.error is None, end.error
-        assert end.record.kind == "finished", end.record
+        lane, store = Lane(AgentLoop(SystemClock())), open_store(self.url, installation="bench")
+        _check(host(lane, self._attempt(lane, store, run, steps), store.aclose))
 
-    async def _attempt(self, loop: AgentLoop, store: Store, run: str, steps: int) -> AttemptEnd:
+    def many(self, run: str, runs: int, steps: int, body: Body) -> None:
+        """In one loop, each in a lane of its own, as `everstep.run_async` does it."""
+        loop, store = AgentLoop(SystemClock()), open_store(self.url, installation="bench")
+
+        async def one(name: str) -> None:
+            _bodies[name] = body
+            lane = Lane(loop)
+            _check(await attend(lane, self._attempt(lane, store, name, steps)))
+
+        async def each() -> None:
+            await asyncio.gather(*(one(f"{run}-{n}") for n in range(runs)))
+            await store.aclose()
+
+        loop.run_until_complete(each())
+        loop.close()
+
+    async def _attempt(self, lane: Lane, store: Store, run: str, steps: int) -> AttemptEnd:
         journal = JournalId(f"bench-{run}")
         chain = Chain(journal, KEY)
         meta = await store.meta(journal)
@@ -79,7 +94,12 @@ class Everstep(Engine):
             anchor_hash=anchor.hash,
         )
         config = EngineConfig(journal, number, predecessor_dead=True, max_steps=1_000_000)
-        return await Attempt(loop, store, lambda: sequential, identity, config, SystemClock()).run()
+        return await Attempt(lane, store, lambda: sequential, identity, config, SystemClock()).run()
+
+
+def _check(end: AttemptEnd) -> None:
+    assert end.error is None, end.error
+    assert end.record.kind == "finished", end.record
 
 
 if __name__ == "__main__":
