@@ -114,7 +114,7 @@ async def test_an_agent_that_cancels_all_tasks_means_its_own() -> None:
 async def test_agents_cannot_wake_or_await_each_other() -> None:
     """What one agent learns of another would not be in its journal."""
     events: list[asyncio.Event] = []
-    tasks: list[asyncio.Task[str]] = []
+    tasks: list[asyncio.Task[None]] = []
     waits = threading.Event()
 
     @everstep.step(effect="read")
@@ -124,9 +124,9 @@ async def test_agents_cannot_wake_or_await_each_other() -> None:
     @everstep.agent
     async def waits_for_an_event(goal: str) -> None:
         events.append(asyncio.Event())
-        tasks.append(asyncio.create_task(act("mine")))
+        tasks.append(asyncio.create_task(asyncio.sleep(60)))
         waits.set()
-        await asyncio.wait_for(events[0].wait(), 60)
+        await events[0].wait()
 
     @everstep.agent
     async def sets_it(goal: str) -> str:
@@ -139,9 +139,9 @@ async def test_agents_cannot_wake_or_await_each_other() -> None:
     first, second = await asyncio.gather(
         everstep.run_async(waits_for_an_event), everstep.run_async(sets_it), return_exceptions=True
     )
+    assert second == "done"
     assert isinstance(first, AgentFailed)
     assert "woke agent code" in str(first)
-    assert second == "done"
 
 
 async def test_a_cancelled_caller_stops_the_run_in_good_order_and_it_resumes() -> None:

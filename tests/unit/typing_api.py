@@ -116,6 +116,12 @@ def plain(goal: str) -> int:
 assert_type(everstep.run(triage, goal="x", backlog="b.json", run_id="monday"), str)
 assert_type(everstep.run(plain, goal="x"), int)
 
+
+async def in_a_loop() -> None:
+    assert_type(await everstep.run_async(triage, goal="x", backlog="b.json", run_id="monday"), str)
+    assert_type(await everstep.run_async(plain, goal="x"), int)
+
+
 # What must be rejected; an unused ignore is an error in strict mode, so each of these is a test.
 everstep.step(effect="write")  # type: ignore[arg-type]  # no such effect class
 send(3)  # type: ignore[arg-type]  # wants text

@@ -229,8 +229,9 @@ class Engine:
     def _foreign_wake(self, callback: object) -> None:
         self.fail(
             BadCall(
-                "code outside agent scope (a step's body, a thread, a callback) woke agent code through a future, an event or a "
-                f"queue ({callback!r}). That is not in the journal, so a replay could not repeat it. Return the value from a step"
+                "code outside agent scope (a step's body, a thread, a callback, another run) woke agent code through a future, "
+                f"an event or a queue ({callback!r}). That is not in the journal, so a replay could not repeat it. Return the "
+                "value from a step"
             )
         )
 
