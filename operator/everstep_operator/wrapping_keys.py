@@ -41,6 +41,8 @@ from everstep_operator.cluster.own import OwnSecrets, own_entries, own_secret
 from everstep_operator.settings import Settings
 
 SUFFIX: Final = "-wrapping"
+INSTALLATION: Final = "everstep.dev/installation"
+"""Annotation of the Secret: whose journals its keys wrap."""
 LOCK_POLL_S: Final = 0.05
 WRAP_PATIENCE_S: Final = 5.0
 ROTATE_PATIENCE_S: Final = 60.0
@@ -68,6 +70,7 @@ class Wrapping:
     def __init__(self, own: OwnSecrets, settings: Settings, clock: Clock) -> None:
         self._own, self._clock = own, clock
         self._name = secret_name(settings.key_secret)
+        self._installation = settings.installation
         self._locks = Path(tempfile.gettempdir())
         self._lock_name = f"everstep-{settings.operator_namespace}-{settings.installation}"
         self._last = WrappingKeys({})
@@ -77,7 +80,7 @@ class Wrapping:
         """See that the keys that are there can be used. The first one is made when the first run begins encrypted."""
         found = await self._own.get(self._name)
         if found is not None:
-            read_wrapping_keys(found, self._own.where(self._name))
+            self._ring(found)
 
     async def sealer(self, journal: JournalId, fields: Mapping[str, str]) -> Sealer | None:
         """As `everstep.journal.datakeys.sealer`, for a journal with these meta fields."""
@@ -86,7 +89,7 @@ class Wrapping:
         try:
             return sealer(fields, self._last, journal, self._clock.random_bytes)
         except ConfigError:
-            self._last = read_wrapping_keys(await self._secret(), self._own.where(self._name))
+            self._last = self._ring(await self._secret())
             return sealer(fields, self._last, journal, self._clock.random_bytes)
 
     @contextlib.asynccontextmanager
@@ -95,7 +98,7 @@ class Wrapping:
         Raises JournalUnavailable, also while a rotation begins."""
         async with self._lock("wrap", fcntl.LOCK_SH, WRAP_PATIENCE_S):
             found = await self._own.get(self._name) or await self._make(store)
-            ring = read_wrapping_keys(found, self._own.where(self._name))
+            ring = self._ring(found)
             try:
                 yield ring
             finally:
@@ -110,7 +113,20 @@ class Wrapping:
             newest = max([newest, *(int(name[1:]) for name in named_keys(meta.fields if meta else {}))])
         key = base64.b64encode(self._clock.random_bytes(KEY_BYTES)).decode()
         data = {f"w{newest + 1}": key}
-        return await self._own.made_once(self._name, lambda: own_secret(self._name, "wrapping-keys", note, data))
+        marks = {INSTALLATION: self._installation}
+        return await self._own.made_once(self._name, lambda: own_secret(self._name, "wrapping-keys", note, data, marks))
+
+    def _ring(self, secret: Json) -> WrappingKeys:
+        """Its keys, if they are this installation's: a rotation looks at the journals of its own alone, and would take the keys
+        from another's."""
+        where = self._own.where(self._name)
+        owner = (secret["metadata"].get("annotations") or {}).get(INSTALLATION, self._installation)
+        if owner != self._installation:
+            raise ConfigError(
+                f"{where} holds the wrapping keys of installation {owner}, and this is {self._installation}: give each release "
+                "that encrypts a journal.keySecret of its own"
+            )
+        return read_wrapping_keys(secret, where)
 
     async def erase(self, store: Store, journal: JournalId) -> tuple[int, str]:
         """Destroy the data keys of a journal, and rotate: an older copy of the store cannot be opened by what is here from then
@@ -133,13 +149,12 @@ class Wrapping:
             return await self._rotate(store)
 
     async def _rotate(self, store: Store) -> int:
-        where = self._own.where(self._name)
         found = await self._secret()
-        old = read_wrapping_keys(found, where)
+        old = self._ring(found)
         new = base64.b64encode(self._clock.random_bytes(KEY_BYTES)).decode()
         added = [{"op": "add", "path": f"/data/w{old.newest + 1}", "value": new}]
         found = await self._own.patch(self._name, found["metadata"]["resourceVersion"], added)
-        ring = read_wrapping_keys(found, where)
+        ring = self._ring(found)
         async with self._lock("wrap", fcntl.LOCK_EX, ROTATE_PATIENCE_S):
             pass  # whoever wraps under an older key has fenced by now, and its journal is listed
         count = await self._rewrap(store, ring)
@@ -169,7 +184,7 @@ class Wrapping:
 
     async def _confirm(self, store: Store, ring: WrappingKeys) -> None:
         """What was wrapped under `ring`: a rotation in another pod may have removed that key meanwhile."""
-        now = read_wrapping_keys(await self._secret(), self._own.where(self._name))
+        now = self._ring(await self._secret())
         if ring.current not in now.keys:
             await self._rewrap(store, WrappingKeys({**ring.keys, **now.keys}))
 

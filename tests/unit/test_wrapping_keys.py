@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
@@ -67,8 +68,9 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OneSecret:
     return OneSecret()
 
 
-def wrapping(api: OneSecret) -> Wrapping:
-    return Wrapping(OwnSecrets(cast(KubeApi, api), "ops"), SETTINGS, CLOCK)
+def wrapping(api: OneSecret, installation: str = SETTINGS.installation) -> Wrapping:
+    settings = dataclasses.replace(SETTINGS, installation=installation)
+    return Wrapping(OwnSecrets(cast(KubeApi, api), "ops"), settings, CLOCK)
 
 
 async def first_key(keys: Wrapping, store: MemoryStore) -> None:
@@ -103,6 +105,22 @@ async def test_made_once(api: OneSecret) -> None:
     await begin(store, wrapping(api), SECOND)
     assert api.secret == first
     assert api.ids() == ["w1"]
+    assert await opened(store, api, FIRST) == kept
+
+
+async def test_another_installation_with_the_same_key_secret_is_refused(api: OneSecret) -> None:
+    """Its rotation would look at its own journals and remove the keys that these need."""
+    store = MemoryStore()
+    kept = await begin(store, wrapping(api), FIRST)
+    other = wrapping(api, "blue")
+    for act in (other.check, lambda: first_key(other, MemoryStore()), lambda: other.rotate(MemoryStore())):
+        with pytest.raises(
+            ConfigError, match=r"installation default, and this is blue: give each .* journal\.keySecret"
+        ):
+            await act()
+    assert api.secret is not None
+    del api.secret["metadata"]["annotations"]  # as an earlier version made it, or as it was restored by hand
+    await other.check()
     assert await opened(store, api, FIRST) == kept
 
 

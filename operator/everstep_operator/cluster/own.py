@@ -63,12 +63,14 @@ def own_entries(secret: Json, where: str) -> dict[str, bytes]:
     return found
 
 
-def own_secret(name: str, kind: str, note: str, data: Mapping[str, str]) -> Json:
+def own_secret(
+    name: str, kind: str, note: str, data: Mapping[str, str], annotations: Mapping[str, str] | None = None
+) -> Json:
     """The object as a dict; `kind` is its type below everstep.dev/, `data` base64 by key."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name, "annotations": {"everstep.dev/note": note}},
+        "metadata": {"name": name, "annotations": {"everstep.dev/note": note, **(annotations or {})}},
         "type": f"everstep.dev/{kind}",
         "data": dict(data),
     }
