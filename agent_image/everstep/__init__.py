@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from everstep.run.agents import agent
     from everstep.run.apart import per_attempt, resource
     from everstep.run.artifact import Artifact
-    from everstep.run.beside import run_async
     from everstep.run.durable import (
         artifact,
         idempotency_key,
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from everstep.run.probe import NOT_DONE, UNKNOWN, Done, Probed
     from everstep.run.retry import Retry
     from everstep.run.several import Winner, first
+    from everstep.run.shared_loop import run_async
     from everstep.run.steps import step
     from everstep.run.wrap import wrap
 
@@ -76,7 +76,7 @@ _HOME = {
     "everstep.run.steps": ("step",),
     "everstep.run.adhoc": ("run_step",),
     "everstep.run.agents": ("agent",),
-    "everstep.run.beside": ("run_async",),
+    "everstep.run.shared_loop": ("run_async",),
     "everstep.run.apart": ("per_attempt", "resource"),
     "everstep.run.wrap": ("wrap",),
     "everstep.run.retry": ("Retry",),

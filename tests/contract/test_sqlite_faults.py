@@ -166,6 +166,26 @@ async def test_two_processes_race_for_one_attempt(path: Path, opening: Open) -> 
         assert answers == ["OK", "TAKEN"]
 
 
+async def test_many_writers_of_one_loop_do_not_wait_for_a_lock_one_after_the_other(path: Path, opening: Open) -> None:
+    """Each would keep the loop for a second, and bodies' time-outs would go on meanwhile."""
+    tales = [await begin(opening(), f"j{n}") for n in range(12)]
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    writers = [
+        JournalWriter(t.store, t.journal, t.attempt, t.owner, t.chain, head=t.head, clock=SystemClock()) for t in tales
+    ]
+    for writer in writers:
+        writer.put(lambda seq: Fired(seq=seq, attempt=1, time=0))
+    begun = SystemClock().monotonic_s()
+    waiting = [asyncio.create_task(writer.drain()) for writer in writers]
+    while not all(writer.unreachable for writer in writers):  # noqa: ASYNC110 - a state of writers, without an event
+        await asyncio.sleep(0.01)
+    assert SystemClock().monotonic_s() - begun < 6, "twelve seconds if each waits"
+    other.execute("COMMIT")
+    other.close()
+    await asyncio.gather(*waiting)
+
+
 async def test_lock_held_by_another_process_is_unavailable_then_goes_on(path: Path, opening: Open) -> None:
     tale = await begin(opening(), "j", records=1)
     other = sqlite3.connect(path, isolation_level=None)

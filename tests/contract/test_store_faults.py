@@ -4,16 +4,18 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from everstep.clock import SystemClock
-from everstep.errors import Fenced, JournalConflict, JournalUnavailable
+from everstep.errors import BadStore, Fenced, JournalConflict, JournalUnavailable
 from everstep.ids import Attempt, Seq
 from everstep.journal import redis_client
 from everstep.journal.keys import JournalKeys
 from everstep.journal.open import open_store
 from everstep.journal.records import Fired
+from everstep.journal.redis_store import RedisStore
 from everstep.journal.store import AppendAnswer, AppendReply, FenceAnswer, Store
 from everstep.journal.verify import verify
 from everstep.journal.writer import JournalWriter, Make
@@ -216,6 +218,35 @@ async def test_appends_of_several_runs_go_by_their_pipes_alone(server: servers.S
     for one in watched:
         assert one.answers == [], "an append went through Store.append"
         await one.require_whole(store)
+
+
+async def test_a_sick_journal_does_not_disturb_others_on_its_pipe(server: servers.Server, opening: Opener) -> None:
+    """Its appends are refused again and again, and each time another pipe is opened; what others sent is answered first."""
+    store = opening(server.url)
+    sick = await begin(store, "sick", records=1)
+    healthy = [await begin(store, f"j{n}", records=1) for n in range(3)]
+    key = cast(RedisStore, store).keys(sick.journal).journal
+    server.cli("DEL", key)
+    server.cli("SET", key, "no stream")
+    over = asyncio.Event()
+
+    async def trouble() -> int:
+        refused = 0
+        while not over.is_set():
+            with pytest.raises((BadStore, JournalUnavailable)):
+                await sick.write(1)
+            refused += 1
+            await asyncio.sleep(0.001)
+        return refused
+
+    async def work(tale: Tale) -> None:
+        for _ in range(100):
+            await tale.write(1)  # raises JournalUnavailable if its pipe is closed before its reply
+
+    troubling = asyncio.create_task(trouble())
+    await asyncio.gather(*map(work, healthy))
+    over.set()
+    assert await troubling > 10
 
 
 async def test_full_memory(server: servers.Server, opening: Opener) -> None:

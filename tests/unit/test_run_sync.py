@@ -275,3 +275,21 @@ def test_sigterm_while_a_step_waits_for_a_thread_leaves_it_unbegun() -> None:
     assert len(effects) == 1
     assert run.run() == 6
     assert len(effects) == 4
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_blobs_are_replayed_in_asyncios_debug_mode_too(debug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are loaded by the loop's thread, whoever asks for them."""
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", debug)
+
+    @everstep.step(effect="read")
+    async def large(n: int) -> str:
+        return str(n) * 200_000
+
+    @everstep.agent
+    def work(goal: str) -> int:
+        return sum(len(large.sync(n)) for n in range(3)) + len(act("end"))
+
+    run = MemoryRun(work)
+    assert run.attempt(crash_at="before_intent:4").kind == "crashed"
+    assert run.run() == 600_003

@@ -126,8 +126,19 @@ class Pipe(asyncio.Protocol):
         """Whoever sends next opens another; what is on its way still gets its reply here."""
         self.closed = True
 
+    @property
+    def busy(self) -> bool:
+        """Something is on its way."""
+        return bool(self._waiting)
+
+    def retire(self) -> None:
+        """Close it once what is on its way has its reply."""
+        self.closed = True
+        if not self._waiting:
+            self._fail(ConnectionError, "the connection was closed")
+
     async def aclose(self) -> None:
-        """Close it; a second time does nothing."""
+        """Close it now; a second time does nothing."""
         self._fail(ConnectionError, "the connection was closed")
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
@@ -146,6 +157,8 @@ class Pipe(asyncio.Protocol):
                 if not self._waiting:
                     raise ValueError("a reply that nobody asked for")
                 self._waiting.popleft()[1](reply)
+            if self.closed and not self._waiting:
+                self.retire()
         except Exception as e:  # also hiredis's own: what comes on this connection makes no sense any more
             self._fail(ConnectionError, f"the store's reply cannot be read: {e}")
 

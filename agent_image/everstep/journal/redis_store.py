@@ -69,6 +69,7 @@ class RedisStore(RedisLive):
         """Whether a pipe can be had without redis-py."""
         self._first_use = asyncio.Lock()
         self._pipes: dict[int, Pipe] = {}
+        self._closed = False
         self._places: dict[JournalId, int] = {}
         """Which of the pipes carries a journal's appends."""
         self._piped = not self._cluster
@@ -281,6 +282,7 @@ class RedisStore(RedisLive):
                 raise
 
     async def aclose(self) -> None:
+        self._closed = True
         for pipe in self._pipes.values():
             await pipe.aclose()
         if self._made is not None:
@@ -300,9 +302,14 @@ class RedisStore(RedisLive):
             pipe = self._pipes.get(place)
             if pipe is not None and not pipe.closed:
                 return pipe
+            if self._closed:
+                raise ConnectionError("the store was closed")
             if pipe is not None:
                 del self._pipes[place]
-                await pipe.aclose()
+                if pipe.busy:
+                    pipe.retire()
+                else:
+                    await pipe.aclose()
             opened = await Pipe.connect(self._url) if self._lean else await Pipe.open(cast("Redis", self.client))
             if opened is None:
                 self._piped = self._lean = False

@@ -16,14 +16,11 @@ One integer key per record keeps an append to one B-tree page beside the meta ro
 import json
 import os
 import sqlite3
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
-from everstep.errors import BadStore, JournalUnavailable, JournalUnreadable
+from everstep.errors import BadStore
 from everstep.ids import Attempt, InboxId, JournalId, Owner, RecordHash, Seq
 from everstep.journal.answers import (
     HashAt,
@@ -35,6 +32,7 @@ from everstep.journal.answers import (
     answer_report,
 )
 from everstep.journal.sqlite_live import SqliteLive, forget_live
+from everstep.journal.sqlite_turn import BUSY_TIMEOUT_MS, Transaction, turn_of, wrap
 from everstep.journal.store import (
     AppendAnswer,
     AppendReply,
@@ -53,7 +51,6 @@ from everstep.journal.store import (
 )
 
 FORMAT = 1
-BUSY_TIMEOUT_MS = 1000
 PAGE_RECORDS = 1000
 _SHIFT = 32
 _SCHEMA = f"""
@@ -69,15 +66,7 @@ CREATE TABLE IF NOT EXISTS blobs (
   journal TEXT NOT NULL, digest TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (journal, digest));
 PRAGMA user_version = {FORMAT};
 """
-_LASTING = ("unable to open", "no such table", "no such column")
-"""Words in sqlite3's errors that no repetition heals."""
 T = TypeVar("T")
-
-
-@cache
-def _turn(path: str) -> threading.Lock:
-    """Runs of one process wait for each other here: SQLite's own waiting sleeps ever longer, and starves whoever came first."""
-    return threading.Lock()
 
 
 class SqliteStore(SqliteLive):
@@ -85,7 +74,7 @@ class SqliteStore(SqliteLive):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.turn = _turn(os.path.abspath(self.path))
+        self.turn = turn_of(os.path.abspath(self.path))
         self._db: sqlite3.Connection | None = None
         self._numbers: dict[JournalId, int] = {}
         """`no` of the journals that were appended to; what is done with one checks that it is still the journal's."""
@@ -147,7 +136,7 @@ class SqliteStore(SqliteLive):
     ) -> AppendReply:
         """As `append`, for callers that would rather not go through the event loop once more."""
         check_append(after, records)
-        with self._transaction() as db:
+        with self._transaction(patient=False) as db:
             if park_after_inbox is None and self._append_plainly(db, journal, attempt, owner, after, records, progress):
                 return AppendReply(AppendAnswer.OK, attempt, Head(records[-1].seq, records[-1].hash))
             row = _Row.load(db, journal)
@@ -315,8 +304,8 @@ class SqliteStore(SqliteLive):
 
     # --- the file ------------------------------------------------------------------------------------------------
 
-    def _transaction(self) -> "_Transaction":
-        return _Transaction(self)
+    def _transaction(self, *, patient: bool = True) -> Transaction:
+        return Transaction(self.path, self.turn, self.connection, patient=patient)
 
     def _look(self, ask: Callable[[sqlite3.Connection], T], absent: T) -> T:
         """Read; a file that does not exist is an empty store, and stays absent."""
@@ -325,7 +314,7 @@ class SqliteStore(SqliteLive):
         try:
             return ask(self.connection())
         except sqlite3.Error as e:
-            raise _wrap(self.path, e) from e
+            raise wrap(self.path, e) from e
 
     def _rows(self, sql: str, arguments: tuple[object, ...]) -> list[tuple[Any, ...]]:  # Any: SQLite's columns
         return self._look(lambda db: db.execute(sql, arguments).fetchall(), [])
@@ -439,59 +428,3 @@ def _record_at(db: sqlite3.Connection, row: _Row | None) -> Callable[[int], byte
 def _unread(db: sqlite3.Connection, journal: JournalId, position: str) -> bool:
     found = db.execute("SELECT max(position) FROM inbox WHERE journal = ?", (journal,)).fetchone()[0]
     return found is not None and int(found) > int(position or 0)
-
-
-class _Transaction:
-    """BEGIN IMMEDIATE … COMMIT, with SQLite's errors in our words. A class, as it is entered once per durable write and a
-    generator would cost 3 µs more."""
-
-    __slots__ = ("_db", "_store")
-
-    def __init__(self, store: SqliteStore) -> None:
-        self._store = store
-
-    def __enter__(self) -> sqlite3.Connection:
-        if not self._store.turn.acquire(timeout=BUSY_TIMEOUT_MS / 1000):
-            raise JournalUnavailable(f"{self._store.path}: other runs of this process are writing")
-        try:
-            self._db = self._store.connection()
-            self._db.execute("BEGIN IMMEDIATE")
-        except BaseException as e:
-            self._store.turn.release()
-            if isinstance(e, sqlite3.Error):
-                raise _wrap(self._store.path, e) from e
-            raise
-        return self._db
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        try:
-            self._leave(error)
-        finally:
-            self._store.turn.release()
-
-    def _leave(self, error: BaseException | None) -> None:
-        try:
-            if error is None:
-                self._db.execute("COMMIT")
-        except sqlite3.Error as e:
-            error = e
-        if error is not None and self._db.in_transaction:
-            self._db.execute("ROLLBACK")
-        if isinstance(error, sqlite3.Error):
-            raise _wrap(self._store.path, error) from error
-
-
-_CORRUPT = ("not a database", "malformed", "unsupported file format")
-"""Words in sqlite3's errors about a file that is no journal any more."""
-
-
-def _wrap(path: Path, error: sqlite3.Error) -> BadStore | JournalUnavailable | JournalUnreadable:
-    text = str(error)
-    if any(word in text for word in _CORRUPT):
-        return JournalUnreadable(
-            f"{path} cannot be read as a journal: {text}; restore it from a copy, or move it away and delete the runs in it",
-            Seq(0),
-        )
-    if any(word in text for word in _LASTING):
-        return BadStore(f"{path} cannot be used as a journal: {text}")
-    return JournalUnavailable(f"{path}: {text}")

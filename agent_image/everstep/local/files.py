@@ -14,6 +14,7 @@
 
 import os
 import shutil
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ _SUBDIRECTORIES = ("runs", "anchors", "locks", "attempts")
 
 def write_atomic(path: Path, text: str) -> None:
     """Replace a file durably: after a crash at any moment the old or the new text is there. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     with open(temporary, "w", encoding="utf-8") as f:
         f.write(text)
         f.flush()

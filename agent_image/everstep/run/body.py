@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from everstep.run import debugging, tracebacks
-from everstep.run.lane import Lane
+from everstep.run.lane import Lane, is_interrupt
 
 if TYPE_CHECKING:
     from everstep.run.heartbeat import Heart
@@ -62,7 +62,15 @@ class BodyRun:
 
     def start_thread(self, body: Callable[[], object], context: contextvars.Context, name: str) -> None:
         """Run a sync body in a thread of its own. A daemon, so that one that hangs does not keep the process."""
-        threading.Thread(target=lambda: self.in_thread(body, context), name=f"everstep {name}", daemon=True).start()
+        acted = self._lane.acts()
+
+        def main() -> None:
+            try:
+                self.in_thread(body, context)
+            finally:
+                acted()
+
+        threading.Thread(target=main, name=f"everstep {name}", daemon=True).start()
         self._arm()
 
     def in_thread(self, body: Callable[[], object], context: contextvars.Context) -> None:
@@ -148,7 +156,7 @@ async def _told(body: Callable[[], Coroutine[Any, Any, object]]) -> BodyEnd:
         return BodyEnd(value=await body())
     except asyncio.CancelledError:
         return BodyEnd(cancelled=True)
-    except KeyboardInterrupt:
-        raise
     except BaseException as e:
+        if is_interrupt(e):
+            raise
         return BodyEnd(error=e)

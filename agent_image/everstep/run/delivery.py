@@ -6,7 +6,6 @@ silence; one that nothing waits for, with the agent idle, is a divergence.
 """
 
 import asyncio
-import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from everstep.run.blobs import Blobs
 from everstep.run.calls import Pending, StepCall, TimerCall
 from everstep.run.divergence import does_not_fit
 from everstep.run.errordata import step_failed
+from everstep.run.lane import is_interrupt
 from everstep.run.pins import Pins, fields_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Delivery:
         self._recorded_left = len(self.queue)
         self._timers_to_arm: list[TimerCall] = []
         self._loading: asyncio.Task[None] | None = None
+        self._may_load = True
         self._leftovers_cancelled = False
         self._due = False
         self._pumping = False
@@ -91,13 +92,15 @@ class Delivery:
 
     def _pump(self) -> None:
         self._due = False
-        self._pumping = True
+        if self.engine.lane.over:
+            return
+        self._pumping, again = True, True
         try:
             again = self._run_agent()
         finally:
             self._pumping = False
-        if again:
-            self.wake()
+            if again:
+                self.wake()
 
     def _run_agent(self) -> bool:
         """True: there is more to do, after the rest of the process had its turn."""
@@ -135,11 +138,9 @@ class Delivery:
     def _turn(handle: asyncio.Handle) -> None:
         try:
             handle._run()
-        except SystemExit:
-            pass  # its task holds it; an agent that exits has failed, it does not end the engine
-        except KeyboardInterrupt:
-            if threading.current_thread() is threading.main_thread():
-                raise  # elsewhere nobody can have pressed Ctrl-C: it is the agent's own
+        except (SystemExit, KeyboardInterrupt) as e:
+            if is_interrupt(e):
+                raise  # else its task holds it; an agent that exits has failed, it does not end the engine
 
     def _idle(self) -> bool:
         """Agent code is idle and nothing can be delivered now. False: go on pumping."""
@@ -232,9 +233,12 @@ class Delivery:
         self.root_done = self._leftovers_cancelled = False
 
     def deliver_to(self, call: StepCall) -> None:
-        """Deliver the head outcome if it is this call's: a sync agent waits for nothing else."""
+        """Deliver the head outcome if it is this call's: a sync agent waits for nothing else. A blob is not loaded here, as this
+        runs on the agent's own thread."""
         if self.queue and self.queue[0].key == call.key and self.engine.stop_reason is None:
+            self._may_load = False
             self._deliver_next()
+            self._may_load = True
 
     def _take(self, record: Record) -> None:
         self.queue.popleft()
@@ -259,6 +263,8 @@ class Delivery:
         error: BaseException | None = None
         if isinstance(record, Result) or (isinstance(record, Settled) and record.decision == "done"):
             known, data = self.blobs.look_up(record.value)
+            if not known and not self._may_load:
+                return
             if not known:
                 self._loading = self.engine.lane.task(self._load(record.value), "load a blob")
                 return
@@ -365,6 +371,12 @@ class Delivery:
                 task.cancel()
         finally:
             lane.delivering = False
+
+    def forget(self) -> None:
+        """The attempt is over: keep nothing of its journal."""
+        self.queue.clear()
+        self.pending.clear()
+        self.blobs = Blobs(self.engine)
 
     @property
     def agent_ended(self) -> bool:

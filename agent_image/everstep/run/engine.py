@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,7 +32,7 @@ from everstep.run.epochs import KEPT, Epochs
 from everstep.run.gate import Gate
 from everstep.run.history import History
 from everstep.run.inbox import Inbox
-from everstep.run.lane import AgentTask, AgentTimer, Lane
+from everstep.run.lane import AgentTask, AgentTimer, Lane, is_interrupt
 from everstep.run.limits import Limits
 from everstep.run.live import Live
 from everstep.run.scope import Scope
@@ -102,7 +103,7 @@ class Engine:
         """Asked at each call of a step; True: the call goes no further."""
         self.steps_recorded = history.steps
         self.last_step: tuple[str, str, str, int] = ("", "", "", 0)
-        self._unstarted: list[StepCall] = []
+        self._unstarted: deque[StepCall] = deque()
         self._after_park: list[Callable[[], None]] = []
         lane.wake = self.delivery.wake
         lane.foreign_wake = self._foreign_wake
@@ -306,8 +307,8 @@ class Engine:
         """At an idle moment after the recorded history was consumed: begin what is still awaited, in order."""
         if not self._unstarted or self.terminating or self.history.finished is not None:
             return  # a finished run is only looked at: what it left in flight stays as it was
-        unstarted, self._unstarted = self._unstarted, []
-        for call in unstarted:
+        while self._unstarted:
+            call = self._unstarted.popleft()
             driver = self.drivers[call.key] = StepDriver(self, call)
             self.busy_drivers += 1
             task = self.loop.start_now(self._drive(driver), f"step {call.key}", self.lane.context())
@@ -318,9 +319,9 @@ class Engine:
     async def _drive(self, driver: StepDriver) -> None:
         try:
             await driver.run()
-        except KeyboardInterrupt:
-            raise
         except BaseException as e:
+            if is_interrupt(e):
+                raise
             self.stop(e)
         finally:
             self.busy_drivers -= 1
@@ -410,6 +411,11 @@ class Engine:
 
     def poke(self) -> None:
         self.idle.set()
+
+    def release(self) -> None:
+        """The attempt is over: keep nothing of the journal for what is left of agent code, which may refer to this for ever."""
+        self.history = History()
+        self.delivery.forget()
 
     # --- what it tells of itself --------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 Agent code that is not over when its attempt ends (parked, fenced, diverged, stopped) must never be resumed nor closed: closing
 a coroutine runs its `finally` blocks as if the agent were over. A process of its own leaves by os._exit; within a larger process
-what is left is kept, out of reach of the garbage collector.
+what is left is kept, out of reach of the garbage collector, for as long as the process lasts: the agent's own frames, as the
+engine lets go of the journal (`Engine.release`).
 """
 
 import asyncio
@@ -52,8 +53,16 @@ async def attend(lane: Lane, main: Coroutine[Any, Any, T], tidy: Tidy | None = N
         return await lane.task(main, "attempt")
     finally:
         lane.stop()
-        await lane.task(_tidy(list(lane.outside_tasks), tidy), "tidy")
-        _keep(lane)
+        try:
+            await asyncio.shield(lane.task(_tidy(list(lane.outside_tasks), tidy), "tidy"))
+        finally:
+            for task in lane.outside_tasks:  # bodies that ignore that they are cancelled; here they go on
+                task.add_done_callback(_told(lane.acts()))
+            _keep(lane)
+
+
+def _told(ended: Callable[[], None]) -> Callable[[object], None]:
+    return lambda _task: ended()
 
 
 def _keep(lane: Lane) -> None:
@@ -61,7 +70,7 @@ def _keep(lane: Lane) -> None:
     for task in left:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is left on purpose
     if left:
-        _LEFT.append((lane, left))
+        _LEFT.append(left)
 
 
 async def _tidy(others: list[asyncio.Task[Any]], tidy: Tidy | None) -> None:  # as above

@@ -184,12 +184,21 @@ class InProcess:
         self.run_name = check_run_id(run_id or f"{agent.name.replace('_', '-')[:40]}-{self.clock.nonce()[:8]}")
         self.directory = LocalDir(Path(directory or DEFAULT_DIR))
         self.directory.create()
-        self.spec = self._spec(goal, inputs, encrypt)
-        self.chain = Chain(self.spec.journal)
-        self.anchors = AnchorFile(self.directory.anchor_path(self.run_name), self.spec.journal)
+        self._asked = (goal, inputs, encrypt)
+        self.spec: RunSpec
+        self.chain: Chain
+        self.anchors: AnchorFile
         self.lane: Lane | None = None
         self.attempt: Attempt | None = None
         self._stopping = False
+
+    def _begin(self, lane: Lane) -> Store:
+        """The locks being ours: begin the run, or take it up."""
+        self.lane = lane
+        self.spec = self._spec(*self._asked)
+        self.chain = Chain(self.spec.journal)
+        self.anchors = AnchorFile(self.directory.anchor_path(self.run_name), self.spec.journal)
+        return open_store(self.directory.store_url, installation="local")
 
     def _spec(self, goal: str, inputs: dict[str, Any], encrypt: bool) -> RunSpec:  # JSON
         fn = self.agent.fn
@@ -215,41 +224,54 @@ class InProcess:
         """From another thread: end as after SIGTERM."""
         self._stopping = True
         if self.lane is not None and self.attempt is not None:
-            self.lane.loop.call_soon_threadsafe(self.attempt.terminate, context=contextvars.Context())
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
+                self.lane.loop.call_soon_threadsafe(self.attempt.terminate, context=contextvars.Context())
 
     def run(self) -> Any:  # the agent's result
         """Here and now, in a loop of its own."""
-        supervising, lock = asyncio.run(self._lock())
-        with supervising, lock:
-            store = open_store(self.directory.store_url, installation="local")
-            lane = self.lane = Lane(AgentLoop(self.clock))
-            try:
-                end, value = host(lane, self._attempt(lane, store), store.aclose)
-            except Terminated:
-                raise KeyboardInterrupt from None
+        locks = asyncio.run(self._lock())
+        lane = Lane(AgentLoop(self.clock))
+        try:
+            store = self._begin(lane)
+            end, value = host(lane, self._attempt(lane, store), store.aclose)
+        except Terminated:
+            raise KeyboardInterrupt from None
+        finally:
+            self._let_go(lane, locks)
         return self._outcome(end, value)
 
     async def run_among(self, loop: AgentLoop) -> Any:  # the agent's result
         """In a loop that others share."""
-        supervising, lock = await self._lock()
-        with supervising, lock:
-            store = open_store(self.directory.store_url, installation="local")
-            lane = self.lane = Lane(loop)
+        locks = await self._lock()
+        lane = Lane(loop)
+        try:
+            store = self._begin(lane)
             end, value = await attend(lane, self._attempt(lane, store), store.aclose)
+        finally:
+            self._let_go(lane, locks)
         return self._outcome(end, value)
 
-    async def _lock(self) -> tuple[FileLock, FileLock]:
-        """The supervisor's lock, so that `everstep local` sees that it is being run; the agent's, as proof once we are gone."""
-        supervising = FileLock(self.directory.supervisor_lock(self.run_name))
-        lock = FileLock(self.directory.agent_lock(self.run_name))
-        for wanted in (supervising, lock):
-            if not await wanted.acquire():
-                supervising.close()
-                pid = wanted.holder_pid()
-                raise RunBusy(
-                    f"run {self.run_name} is being run by process {pid}; wait for it, or end it: kill {pid}", pid
-                )
-        return supervising, lock
+    def _let_go(self, lane: Lane, locks: contextlib.ExitStack) -> None:
+        lane.when_quiet(locks.close)
+        if self.attempt is not None and self.attempt.engine is not None:
+            self.attempt.engine.release()
+
+    async def _lock(self) -> contextlib.ExitStack:
+        """The supervisor's lock, so that `everstep local` sees that it is being run; the agent's, as proof once we are gone. Both
+        are kept until the last body is over, even one that nobody waits for any more: a thread cannot be stopped."""
+        with contextlib.ExitStack() as locks:
+            for path in (self.directory.supervisor_lock, self.directory.agent_lock):
+                wanted = locks.enter_context(FileLock(path(self.run_name)))
+                if not await wanted.acquire():
+                    raise self._busy(wanted.holder_pid())
+            return locks.pop_all()
+
+    def _busy(self, pid: int) -> RunBusy:
+        if pid == os.getpid():
+            said = "this process (or a step of it that was given up has not ended yet); wait for it"
+        else:
+            said = f"process {pid}; wait for it, or end it: kill {pid}"
+        return RunBusy(f"run {self.run_name} is being run by {said}", pid)
 
     async def _attempt(self, lane: Lane, store: Store) -> tuple[AttemptEnd, Any]:  # the agent's result
         number = await self._fence(store)

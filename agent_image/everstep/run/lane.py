@@ -8,11 +8,13 @@ another's.
 import asyncio
 import contextvars
 import itertools
+import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from everstep.run.scope import SCOPE, outside
+from everstep.run.scope import APART, BODY, SCOPE
 
 if TYPE_CHECKING:
     from everstep.run.loop import AgentLoop
@@ -24,6 +26,21 @@ Callback = Callable[..., object]
 
 LANE: contextvars.ContextVar["Lane | None"] = contextvars.ContextVar("everstep_lane", default=None)
 """Set in all that an attempt starts: agent code, step bodies, the engine's own tasks."""
+
+
+def of_no_run() -> contextvars.Context:
+    """A copy of the caller's context that belongs to no run, although the caller may be a step's body: another run begins."""
+    context = contextvars.copy_context()
+    for variable in (SCOPE, LANE, BODY):
+        context.run(variable.set, None)
+    context.run(APART.set, False)
+    return context
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is a person's Ctrl-C, which ends the process. It reaches the main thread alone; elsewhere a KeyboardInterrupt is
+    the author's own, and an error like any other."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 class AgentTask(asyncio.Task[T]):
@@ -44,14 +61,10 @@ class AgentTask(asyncio.Task[T]):
         self.made_at = made_at
         """File and line of agent code, for messages about a task that has no line of its own."""
         super().__init__(coro, loop=lane.loop, name=name, context=context)
+        asyncio.tasks._unregister_task(self)  # `all_tasks` (everstep.run.ordered) shows it to its own agent alone
 
     def __hash__(self) -> int:
         return self.order
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        """For another lane's agent it is a task of another loop: `all_tasks` does not show it, and awaiting it is refused."""
-        scope = SCOPE.get()
-        return super().get_loop() if scope is None or scope.lane is self.lane else _ELSEWHERE
 
 
 class AgentFuture(asyncio.Future[T]):
@@ -113,9 +126,15 @@ class Lane:
         """Of a sync agent, for messages about its calls."""
         self.wake: Callable[[], None] = _nobody
         self.foreign_wake: Callable[[Callback], None] = _ignore
+        self.over = False
+        """The attempt has ended: nothing of it runs any more, but bodies that cannot be stopped."""
         self._orders = itertools.count(1)
-        self._context = outside(contextvars.copy_context())
+        self._timers: weakref.WeakSet[asyncio.TimerHandle] = weakref.WeakSet()
+        self._context = of_no_run()
         self._context.run(LANE.set, self)
+        self._acting = 0
+        self._when_quiet: list[Callable[[], None]] = []
+        self._counting = threading.Lock()
 
     # --- outside agent scope, whoever calls ---------------------------------------------------------------------
 
@@ -130,7 +149,9 @@ class Lane:
     def at(self, delay_s: float, callback: Callback) -> asyncio.TimerHandle:
         """Run a callback after `delay_s` of real time."""
         when = self.loop.clock.monotonic_s() + max(0.0, delay_s)
-        return self.loop.plain_at(when, callback, context=self._context.copy())
+        timer = self.loop.plain_at(when, callback, context=self._context.copy())
+        self._timers.add(timer)
+        return timer
 
     def task(
         self, coro: Coroutine[Any, Any, T], name: str, context: contextvars.Context | None = None
@@ -187,22 +208,54 @@ class Lane:
 
     def add(self, handle: asyncio.Handle, callback: Callback) -> None:
         """A turn of agent code is ready. `callback` is named if it was not this agent that made it so."""
+        if self.over:
+            return
         self.check_hand(callback)
         self.ready.append(handle)
         self.wake()
 
     def check_hand(self, what: Callback) -> None:
         """What agent code waits for is resolved by that very agent's code, or by its engine."""
-        if self.delivering:
+        if self.delivering or self.over:
             return
         scope = SCOPE.get()
         if scope is None or scope.lane is not self:
             self.foreign_wake(what)
 
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def acts(self) -> Callable[[], None]:
+        """Something that may have effects has begun where nobody can stop it: a thread. Gives what says that it has ended; both
+        from any thread."""
+        with self._counting:
+            self._acting += 1
+        return self._acted
+
+    def _acted(self) -> None:
+        with self._counting:
+            self._acting -= 1
+            told = [] if self._acting else self._when_quiet
+            if told:
+                self._when_quiet = []
+        for tell in told:
+            tell()
+
+    def when_quiet(self, tell: Callable[[], None]) -> None:
+        """Call this once nothing acts any more: now, or later and then in any thread."""
+        with self._counting:
+            if self._acting:
+                self._when_quiet.append(tell)
+                return
+        tell()
+
     def stop(self) -> None:
-        """No agent code runs any more."""
+        """No agent code runs any more, and no timer of the engine rings."""
+        self.over = True
         self.wake = _nobody
+        self.foreign_wake = _ignore
         self.ready.clear()
+        for timer in list(self._timers):
+            timer.cancel()
 
 
 def _nobody() -> None:
@@ -211,13 +264,3 @@ def _nobody() -> None:
 
 def _ignore(_callback: Callback) -> None:
     return None
-
-
-class _AnotherLoop(asyncio.AbstractEventLoop):
-    """Nothing runs in it. Futures may be made for it, so that whoever awaits them is told that they are of another loop."""
-
-    def get_debug(self) -> bool:
-        return False
-
-
-_ELSEWHERE: asyncio.AbstractEventLoop = _AnotherLoop()  # type: ignore[abstract]  # the rest raises NotImplementedError

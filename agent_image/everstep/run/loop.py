@@ -10,6 +10,7 @@ process), `call_at` and `call_later` make durable timers, `time` is run time, an
 """
 
 import asyncio
+import concurrent.futures
 import contextvars
 import inspect
 import selectors
@@ -20,8 +21,8 @@ from typing import Any, NoReturn, TypeVar
 from everstep.clock import Clock
 from everstep.errors import BadCall
 from everstep.run import debugging, guard, ordered
-from everstep.run.lane import LANE, AgentTimer, Callback
-from everstep.run.scope import SCOPE, outside
+from everstep.run.lane import LANE, AgentTimer, Callback, of_no_run
+from everstep.run.scope import SCOPE
 
 T = TypeVar("T")
 
@@ -37,10 +38,12 @@ class AgentLoop(asyncio.SelectorEventLoop):
         self.plain_at = super().call_at
         self.outside_tasks: set[asyncio.Task[Any]] = set()  # tasks of any result
         """Those that belong to no lane."""
-        self._catching = False
+        self._catching: contextvars.Context | None = None
+        """Of the task that `start_now` makes. Its first turn is known by it: a finalizer may make a task of its own meanwhile."""
         self._caught: asyncio.Handle | None = None
-        """The first turn of a task that `start_now` makes."""
-        self._outside = outside(contextvars.copy_context())
+        self._threads: concurrent.futures.Executor | None = None
+        """The default executor, once a body needed it."""
+        self._outside = of_no_run()
         ordered.install()
         guard.install()
         debugging.watch()
@@ -51,11 +54,8 @@ class AgentLoop(asyncio.SelectorEventLoop):
         """A hidden task that runs at once, up to its first wait: most often to its end, without a turn of the loop. (Python has
         eager tasks since 3.12; this does the same on 3.11, with the functions that asyncio documents for other implementations
         of tasks.)"""
-        self._catching = True
-        try:
-            task = asyncio.Task(coro, loop=self, name=name, context=context)
-        finally:
-            self._catching = False
+        self._catching = context
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
         asyncio.tasks._unregister_task(task)
         first, self._caught = self._caught, None
         assert first is not None
@@ -91,9 +91,10 @@ class AgentLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         if context is None:
             context = contextvars.copy_context()
-        if self._catching:
-            self._caught = asyncio.Handle(callback, args, self, context)
-            return self._caught
+        if context is self._catching:
+            self._catching = None
+            self._caught = caught = asyncio.Handle(callback, args, self, context)
+            return caught
         scope = context.get(SCOPE)
         if scope is None:
             return self.plain_soon(callback, *args, context=context)
@@ -148,6 +149,7 @@ class AgentLoop(asyncio.SelectorEventLoop):
         # A context that was passed in is copied: two tasks that share one would share a scope, and so their keys.
         child = contextvars.copy_context() if context is None else context.copy()
         child.run(SCOPE.set, scope.next_task())
+        child.run(LANE.set, scope.lane)
         return scope.lane.agent_task(coro, name, child, guard.maker())
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:  # any generator
@@ -159,10 +161,30 @@ class AgentLoop(asyncio.SelectorEventLoop):
     def _close_agen(self, agen: AsyncGenerator[Any, Any]) -> None:  # any generator
         self.create_task(_aclose(agen), name="close an async generator")
 
-    def set_task_factory(self, factory: Any) -> None:  # as asyncio's
+    def run_in_executor(  # type: ignore[override]  # the stubs' TypeVarTuple adds nothing here
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """In a step's body: what runs in the thread may have effects, even when nobody waits for it any more."""
         if SCOPE.get() is not None:
-            raise BadCall("an agent cannot set a task factory: the order of its tasks is part of its journal")
-        super().set_task_factory(factory)
+            _refuse("run_in_executor")
+        lane = LANE.get()
+        if lane is None:
+            return super().run_in_executor(executor, func, *args)
+        if executor is None:
+            executor = self._threads = self._threads or self._make_executor()
+        acted = lane.acts()
+        try:
+            working: concurrent.futures.Future[T] = executor.submit(func, *args)
+        except BaseException:
+            acted()
+            raise
+        working.add_done_callback(lambda _: acted())
+        return asyncio.wrap_future(working, loop=self)
+
+    def _make_executor(self) -> concurrent.futures.Executor:
+        executor = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="asyncio")
+        asyncio.SelectorEventLoop.set_default_executor(self, executor)
+        return executor
 
 
 def _in_finalizer() -> bool:
@@ -194,16 +216,39 @@ def _refusing(method: str) -> Callable[..., Any]:
     return refuse_or_call
 
 
+def _refusing_all(method: str) -> Callable[..., Any]:
+    """A loop method that refuses in everything a run started: the loop may be other runs' as well."""
+    plain = getattr(asyncio.SelectorEventLoop, method)
+
+    def refuse_or_call(self: AgentLoop, *args: Any, **kwargs: Any) -> Any:  # as above
+        if SCOPE.get() is not None:
+            _refuse(method)
+        lane = LANE.get()
+        if lane is not None and lane.loop is self:
+            raise BadCall(f"a step's body cannot call loop.{method}: the engine and other runs share the loop")
+        return plain(self, *args, **kwargs)
+
+    return refuse_or_call
+
+
 def _refuse(method: str) -> NoReturn:
     guard.refuse(f"loop.{method}")
 
 
 for _method in (
-    "run_in_executor", "create_connection", "create_server", "create_unix_connection", "create_unix_server",
+    "create_connection", "create_server", "create_unix_connection", "create_unix_server",
     "create_datagram_endpoint", "connect_accepted_socket", "connect_read_pipe", "connect_write_pipe",
     "subprocess_exec", "subprocess_shell", "getaddrinfo", "getnameinfo", "sock_recv", "sock_recv_into",
     "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_connect", "sock_accept", "sock_sendfile", "sendfile",
-    "start_tls", "add_reader", "add_writer", "add_signal_handler", "run_forever", "run_until_complete", "stop",
-    "close",
+    "start_tls", "add_reader", "add_writer", "add_signal_handler", "run_forever", "run_until_complete",
 ):  # fmt: skip
     setattr(AgentLoop, _method, _refusing(_method))
+for _method in (
+    "stop",
+    "close",
+    "set_task_factory",
+    "set_default_executor",
+    "shutdown_asyncgens",
+    "shutdown_default_executor",
+):
+    setattr(AgentLoop, _method, _refusing_all(_method))
