@@ -7,8 +7,9 @@ a set of them that was unordered before it arrived. `asyncio.all_tasks` is a set
 """
 
 import asyncio
+import sys
 from asyncio import tasks
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 from everstep.errors import BadCall
@@ -20,24 +21,27 @@ T = TypeVar("T")
 def install() -> None:
     """Once per process; without effect outside agent scope."""
     if "set" not in vars(tasks):
-        tasks.all_tasks = asyncio.all_tasks = _all_tasks
+        registry = "_scheduled_tasks" if sys.version_info >= (3, 12) else "_all_tasks"
+        setattr(tasks, registry, _Registry(getattr(tasks, registry)))
         tasks.set = _set  # type: ignore[attr-defined]  # shadows the builtin in that one module
         gathering = tasks._GatheringFuture  # type: ignore[attr-defined]  # what asyncio.gather returns
         gathering.__hash__ = _gathering_hash
 
 
-_plain_all_tasks = tasks.all_tasks
+class _Registry:
+    """asyncio's own set of tasks, as `asyncio.all_tasks` iterates it, by whatever name that was imported. An agent finds its own
+    tasks, in the order of their numbers, so that the set made of them iterates alike everywhere. Nobody else finds them: a step's
+    body that cancels all tasks means its own."""
 
+    def __init__(self, plain: Any) -> None:  # a WeakSet of tasks
+        self._plain = plain
 
-def _all_tasks(
-    loop: asyncio.AbstractEventLoop | None = None,
-) -> "set[asyncio.Task[Any]]":  # of any result, as asyncio's
-    """In agent scope the agent's own tasks, put into the set in the order of their numbers, so that it iterates alike everywhere.
-    To everybody else they do not show: a step's body that cancels all tasks means its own."""
-    scope = SCOPE.get()
-    if scope is None:
-        return _plain_all_tasks(loop)
-    return {task for task in sorted(scope.lane.tasks, key=hash) if not task.done()}
+    def __iter__(self) -> Iterator[Any]:  # tasks of any result
+        scope = SCOPE.get()
+        return iter(self._plain) if scope is None else iter(sorted(scope.lane.tasks, key=hash))
+
+    def __getattr__(self, name: str) -> Any:  # add, discard: as the plain one's
+        return getattr(self._plain, name)
 
 
 def _set(items: Iterable[T] = ()) -> Collection[T]:
