@@ -122,7 +122,7 @@ def gather(work: Path, stack: ExitStack, note: Callable[[str, str], None]) -> li
     found = [
         on_file("bare_sqlite", "bare write: SQLite INSERT", lambda p: _own("bare_child", "sqlite", p), ""),
         on_file("sketch", "sketch of 30 lines, SQLite", lambda p: _own("bare_child", "sketch", p)),
-        on_file("tuned_sketch", "the same in WAL mode", lambda p: _own("bare_child", "tuned_sketch", p)),
+        on_file("tuned_sketch", "the same sketch in WAL mode", lambda p: _own("bare_child", "tuned_sketch", p)),
         on_file("everstep_sqlite", "Everstep, SQLite", lambda p: _own("everstep_child", f"sqlite://{p}")),
     ]
     for server in REDIS:

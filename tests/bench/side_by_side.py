@@ -24,13 +24,16 @@ class Size:
 
     rounds: int
     steps: int
+    turns: int
+    """Of throughput."""
     throughput_s: float
+    """Each."""
     crashes: int
     colds: int
 
 
-QUICK = Size(rounds=5, steps=50, throughput_s=1.0, crashes=2, colds=2)
-FULL = Size(rounds=12, steps=110, throughput_s=3.0, crashes=5, colds=5)
+QUICK = Size(rounds=5, steps=50, turns=3, throughput_s=0.7, crashes=2, colds=2)
+FULL = Size(rounds=12, steps=110, turns=5, throughput_s=2.0, crashes=5, colds=5)
 
 
 @dataclass
@@ -41,7 +44,8 @@ class Row:
     gaps_ms: list[float] = field(default_factory=list)
     turns_p50_ms: list[float] = field(default_factory=list)
     """Median of each turn: ratios are medians of the ratios of turns taken next to each other."""
-    steps_per_s: dict[int, float] = field(default_factory=dict)
+    rates: dict[int, list[float]] = field(default_factory=dict)
+    """Steps per second of each turn, by runs at once."""
     fsyncs: float | None = None
     resume_ms: float | None = None
     cold_ms: float | None = None
@@ -50,6 +54,11 @@ class Row:
     failed: str = ""
     missing: list[str] = field(default_factory=list)
     """Single figures that could not be had, and why."""
+
+    @property
+    def steps_per_s(self) -> dict[int, float]:
+        """Medians, by runs at once."""
+        return {runs: statistics.median(rates) for runs, rates in self.rates.items()}
 
     @property
     def p50_ms(self) -> float:
@@ -87,7 +96,7 @@ def measure(contestants: list[Contestant], size: Size, say: Say, until_s: float)
         each("processes", lambda row: _open(row, children))
         for n in range(size.rounds):
             each(f"latency, round {n + 1} of {size.rounds}", lambda row: _latency(row, children, size))
-        for runs in PARALLEL:
+        for runs in PARALLEL * size.turns:
             each(f"{runs} runs at once", lambda row, runs=runs: _throughput(row, children, runs, size))  # type: ignore[misc]  # runs is bound now
         if shutil.which("strace"):
             each("fsyncs", lambda row: _fsyncs(row, children))
@@ -141,7 +150,7 @@ def _throughput(row: Row, children: dict[str, Child], runs: int, size: Size) -> 
     steps = max(4, int(total / runs))
     answer = children[row.contestant.key].ask(do="many", run=row.contestant.name(), runs=runs, steps=steps)
     row.steps_done += runs * steps
-    row.steps_per_s[runs] = runs * steps / answer["wall_s"]
+    row.rates.setdefault(runs, []).append(runs * steps / answer["wall_s"])
 
 
 # --- fsyncs ------------------------------------------------------------------------------------------------------
