@@ -244,32 +244,49 @@ async def test_wrong_uses_are_explained() -> None:
 # --- what breaks a process that runs many ------------------------------------------------------------------------
 
 
-async def test_the_locks_are_kept_until_a_body_that_was_left_behind_is_over() -> None:
+@pytest.mark.parametrize("where", ["a thread of its own", "an executor", "the sync agent's thread"])
+async def test_the_locks_are_kept_until_a_body_that_was_left_behind_is_over(where: str) -> None:
     """Whoever gets the agent's lock takes the old process for dead, and may run an at_most_once step again."""
     begun, go_on = threading.Event(), threading.Event()
 
-    @everstep.step(effect="at_most_once", probe=lambda: everstep.Done("paid") if effects else everstep.NOT_DONE)
     def pay() -> str:
         begun.set()
         go_on.wait(30)
         effects.append("paid")
         return "paid"
 
-    @everstep.agent
-    async def pays(goal: str) -> str:
-        return await pay.aio()
+    async def pay_async() -> str:
+        return await asyncio.to_thread(pay)
 
-    running = asyncio.create_task(everstep.run_async(pays, run_id="r"))
+    def look() -> everstep.Probed[str]:
+        return everstep.Done("paid") if effects else everstep.NOT_DONE
+
+    declare = everstep.step(effect="at_most_once", probe=look)
+    pays, pays_async = declare(pay), declare(pay_async)
+
+    async def in_a_thread(goal: str) -> str:
+        return await pays.aio()
+
+    async def in_an_executor(goal: str) -> str:
+        return await pays_async()
+
+    def on_the_agents_own(goal: str) -> str:
+        return pays()
+
+    work: Any = everstep.agent(
+        {"a thread of its own": in_a_thread, "an executor": in_an_executor}.get(where, on_the_agents_own)
+    )
+    running = asyncio.create_task(everstep.run_async(work, run_id="r"))
     await asyncio.to_thread(begun.wait, 20)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     with pytest.raises(RunBusy, match="a step of it that was given up has not ended yet"):
-        await everstep.run_async(pays, run_id="r")
+        await everstep.run_async(work, run_id="r")
     go_on.set()
     while True:
         try:
-            assert await everstep.run_async(pays, run_id="r") == "paid"
+            assert await everstep.run_async(work, run_id="r") == "paid"
             break
         except RunBusy:
             await asyncio.sleep(0.01)

@@ -202,8 +202,13 @@ class SyncAgentThread:
         self._answers.put((True, act))
 
     def run_body(self, run: BodyRun, body: Callable[[], object], context: contextvars.Context) -> None:
+        acted = self._engine.lane.acts()
+
         def act() -> None:
-            run.in_thread(body, context)
+            try:
+                run.in_thread(body, context)
+            finally:
+                acted()
 
         run.end.add_done_callback(lambda _end: self._body_ended())
         self._answers.put((False, act))
