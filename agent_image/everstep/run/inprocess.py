@@ -192,14 +192,6 @@ class InProcess:
         self.attempt: Attempt | None = None
         self._stopping = False
 
-    def _begin(self, lane: Lane) -> Store:
-        """The locks being ours: begin the run, or take it up."""
-        self.lane = lane
-        self.spec = self._spec(*self._asked)
-        self.chain = Chain(self.spec.journal)
-        self.anchors = AnchorFile(self.directory.anchor_path(self.run_name), self.spec.journal)
-        return open_store(self.directory.store_url, installation="local")
-
     def _spec(self, goal: str, inputs: dict[str, Any], encrypt: bool) -> RunSpec:  # JSON
         fn = self.agent.fn
         entrypoint = f"{fn.__module__}:{fn.__name__}"
@@ -229,10 +221,10 @@ class InProcess:
 
     def run(self) -> Any:  # the agent's result
         """Here and now, in a loop of its own."""
-        locks = asyncio.run(self._lock())
-        lane = Lane(AgentLoop(self.clock))
+        locks = asyncio.run(self._take_up())
+        lane = self.lane = Lane(AgentLoop(self.clock))
+        store = open_store(self.directory.store_url, installation="local")
         try:
-            store = self._begin(lane)
             end, value = host(lane, self._attempt(lane, store), store.aclose)
         except Terminated:
             raise KeyboardInterrupt from None
@@ -242,29 +234,34 @@ class InProcess:
 
     async def run_among(self, loop: AgentLoop) -> Any:  # the agent's result
         """In a loop that others share."""
-        locks = await self._lock()
-        lane = Lane(loop)
+        locks = await self._take_up()
+        lane = self.lane = Lane(loop)
+        store = open_store(self.directory.store_url, installation="local")
         try:
-            store = self._begin(lane)
             end, value = await attend(lane, self._attempt(lane, store), store.aclose)
         finally:
             self._let_go(lane, locks)
         return self._outcome(end, value)
 
-    def _let_go(self, lane: Lane, locks: contextlib.ExitStack) -> None:
-        lane.when_quiet(locks.close)
-        if self.attempt is not None and self.attempt.engine is not None:
-            self.attempt.engine.release()
-
-    async def _lock(self) -> contextlib.ExitStack:
-        """The supervisor's lock, so that `everstep local` sees that it is being run; the agent's, as proof once we are gone. Both
-        are kept until the last body is over, even one that nobody waits for any more: a thread cannot be stopped."""
+    async def _take_up(self) -> contextlib.ExitStack:
+        """Lock the run, and begin it or see what it is. The supervisor's lock, so that `everstep local` sees that it runs;
+        the agent's, as proof once we are gone. Raises RunBusy, ConfigError."""
         with contextlib.ExitStack() as locks:
             for path in (self.directory.supervisor_lock, self.directory.agent_lock):
                 wanted = locks.enter_context(FileLock(path(self.run_name)))
                 if not await wanted.acquire():
                     raise self._busy(wanted.holder_pid())
+            self.spec = self._spec(*self._asked)
+            self.chain = Chain(self.spec.journal)
+            self.anchors = AnchorFile(self.directory.anchor_path(self.run_name), self.spec.journal)
             return locks.pop_all()
+
+    def _let_go(self, lane: Lane, locks: contextlib.ExitStack) -> None:
+        """The attempt is over. The locks are kept until its last body is over, even one that nobody waits for any more: a thread
+        cannot be stopped."""
+        lane.when_quiet(locks.close)
+        if self.attempt is not None and self.attempt.engine is not None:
+            self.attempt.engine.release()
 
     def _busy(self, pid: int) -> RunBusy:
         if pid == os.getpid():
