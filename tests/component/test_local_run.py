@@ -193,8 +193,8 @@ def test_ctrl_c_lets_the_step_finish_and_says_how_to_go_on(runs: LocalRuns) -> N
         assert line, out
         out += line
     runs.go()
-    out += process.communicate(timeout=30)[0]
-    assert process.returncode == 130, out
+    out += process.stdout.read()
+    assert process.wait(30) == 130, out
     assert "go on with\n  everstep local run agents:run --goal Triage --run-id monday" in out
     assert len(runs.effects()) == 3, "no new step began"
     assert runs.json("local", "get", "monday")["summary"] == "Stopped"

@@ -104,7 +104,9 @@ class Scene:
         return process
 
     def done(self, process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
-        out, err = process.communicate(timeout=TIMEOUT_S)
+        # Not by `communicate` alone: of what came with a line that was read before, it sees nothing.
+        out = process.stdout.read() if process.stdout is not None else ""
+        _, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == code, f"{out}\n{err}\n{self.pod.stderr()}"
         return out, err
 
