@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.e2e.harness import Run, WorldView, wait_for
+from tests.kind import faults
+from tests.kind.cluster import Cluster
 
 TICKETS = 4
 HIT_CALL = 6
@@ -76,6 +78,12 @@ def bring_to_moments(
     wait_for(f"{parked.name} to have no pod", lambda: not live_pods(parked), timeout_s=60)
     attempts = {moment: run.attempt() for moment, run in runs.items()}
     return Moments(runs, held, attempts, time.monotonic())
+
+
+def kill_process_1(cluster: Cluster, run: Run, pod: str) -> None:
+    """kill -9 of an agent's process from its node."""
+    found: dict[str, Any] = next(p for p in run.pods() if p["metadata"]["name"] == pod)
+    faults.kill_container_pid1(cluster, found["spec"]["nodeName"], found["metadata"]["uid"])
 
 
 def live_pods(run: Run) -> list[str]:

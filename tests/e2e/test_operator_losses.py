@@ -4,16 +4,14 @@ two of them at once without a Lease. E20, E21, C23, C28."""
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import NAMESPACE, SYSTEM
 from tests.e2e.harness import Kube, Run, WorldView, wait_for
-from tests.e2e.moments import bring_to_moments, live_pods
+from tests.e2e.moments import bring_to_moments, kill_process_1, live_pods
 from tests.e2e.operators import deployment, rolled_out
 from tests.e2e.test_pod_losses import each_held, judge_all, void
-from tests.kind import faults
 from tests.kind.cluster import Cluster
 
 Make = Callable[..., Run]
@@ -93,12 +91,6 @@ def test_operator_killed_between_two_steps(
 def has_no_pod(run: Run) -> bool:
     """That has not ended."""
     return not live_pods(run)
-
-
-def kill_process_1(cluster: Cluster, run: Run, pod: str) -> None:
-    """From its node."""
-    found: dict[str, Any] = next(p for p in run.pods() if p["metadata"]["name"] == pod)
-    faults.kill_container_pid1(cluster, found["spec"]["nodeName"], found["metadata"]["uid"])
 
 
 def test_operator_deleted_amid_losses(kube: Kube, make_run: Make, world: WorldView, add_row: AddRow) -> None:

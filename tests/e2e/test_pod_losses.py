@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.conftest import NAMESPACE
 from tests.e2e.harness import Kube, Run, WorldView, wait_for
-from tests.e2e.moments import Moments, bring_to_moments, finish_and_judge
+from tests.e2e.moments import Moments, bring_to_moments, finish_and_judge, kill_process_1
 from tests.kind import faults
 from tests.kind.cluster import Cluster
 from tests.kind.errors import CommandFailed
@@ -49,11 +49,7 @@ def test_kill_9_of_process_1(cluster: Cluster, make_run: Make, world: WorldView,
     """`kill -9` from the node. Nobody can tell it from the kernel's own SIGKILL of a child, so it is charged as out of memory."""
     moments = bring_to_moments(make_run, "kill")
 
-    def hit(run: Run, pod: str) -> None:
-        found = next(p for p in run.pods() if p["metadata"]["name"] == pod)
-        faults.kill_container_pid1(cluster, found["spec"]["nodeName"], found["metadata"]["uid"])
-
-    each_held(moments, hit)
+    each_held(moments, partial(kill_process_1, cluster))
     judge_all(moments, "kill -9 of PID 1", "OutOfMemory", world, add_row)
 
 

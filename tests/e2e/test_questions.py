@@ -7,8 +7,7 @@ import pytest
 
 from tests.e2e.conftest import NAMESPACE
 from tests.e2e.harness import Kube, Run, WorldView, wait_for
-from tests.e2e.moments import HIT_CALL, live_pods
-from tests.kind import faults
+from tests.e2e.moments import HIT_CALL, kill_process_1, live_pods
 from tests.kind.cluster import Cluster
 
 Make = Callable[..., Run]
@@ -17,9 +16,7 @@ Make = Callable[..., Run]
 def uncertain_run(cluster: Cluster, make_run: Make, name: str) -> Run:
     """A run whose letter (at_most_once, no probe) was in flight when its process was killed: sent, result not written."""
     run = make_run(name, fault=f"after_effect:{HIT_CALL}@1=hold", inputs={"tickets": 3, "letters": True})
-    pod = run.wait_holding(1)
-    found = next(p for p in run.pods() if p["metadata"]["name"] == pod)
-    faults.kill_container_pid1(cluster, found["spec"]["nodeName"], found["metadata"]["uid"])
+    kill_process_1(cluster, run, run.wait_holding(1))
     wait_for(f"{name} to ask", run.request, timeout_s=90)
     wait_for(f"{name} to be Uncertain", lambda: run.status().get("summary") == "Uncertain", timeout_s=60)
     wait_for(f"{name} to have no pod", lambda: not live_pods(run), timeout_s=60)

@@ -449,14 +449,14 @@ async def test_tasks_that_finalizers_make_run_and_delay_nothing() -> None:
 def test_a_process_that_ends_stops_its_runs_in_good_order(tmp_path: Path) -> None:
     """Else a body that needs an executor fails while the interpreter shuts down, and the failure is recorded."""
     (tmp_path / "service.py").write_text(
-        "import asyncio, sys, threading, time\nimport everstep\n"
+        "import asyncio, sys, threading, time\nimport everstep\nbegun = threading.Event()\n"
         "@everstep.step(effect='read')\n"
-        "async def call(n: int) -> int:\n    await asyncio.to_thread(time.sleep, 0.1)\n    return n\n"
+        "async def call(n: int) -> int:\n    begun.set()\n    await asyncio.to_thread(time.sleep, 0.1)\n    return n\n"
         "@everstep.agent\n"
         "async def work(goal: str) -> int:\n    return sum([await call(n) for n in range(20)])\n"
         "async def main():\n    await everstep.run_async(work, run_id='r')\n"
         "if len(sys.argv) > 1:\n"
-        "    threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()\n    time.sleep(1)\n"
+        "    threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()\n    assert begun.wait(60)\n"
         "else:\n    print(everstep.run(work, run_id='r'))\n"
     )
     subprocess.run([sys.executable, "service.py", "begin"], cwd=tmp_path, timeout=60, check=True, capture_output=True)

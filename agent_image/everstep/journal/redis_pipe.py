@@ -123,19 +123,15 @@ class Pipe(asyncio.Protocol):
         return reply
 
     def distrust(self) -> None:
-        """Whoever sends next opens another; what is on its way still gets its reply here."""
+        """Whoever sends next opens another. What is on its way still gets its reply here; then this one closes itself."""
         self.closed = True
+        if not self.busy:
+            self._fail(ConnectionError, "the connection was closed")
 
     @property
     def busy(self) -> bool:
         """Something is on its way."""
         return bool(self._waiting)
-
-    def retire(self) -> None:
-        """Close it once what is on its way has its reply."""
-        self.closed = True
-        if not self._waiting:
-            self._fail(ConnectionError, "the connection was closed")
 
     async def aclose(self) -> None:
         """Close it now; a second time does nothing."""
@@ -157,8 +153,8 @@ class Pipe(asyncio.Protocol):
                 if not self._waiting:
                     raise ValueError("a reply that nobody asked for")
                 self._waiting.popleft()[1](reply)
-            if self.closed and not self._waiting:
-                self.retire()
+            if self.closed:
+                self.distrust()
         except Exception as e:  # also hiredis's own: what comes on this connection makes no sense any more
             self._fail(ConnectionError, f"the store's reply cannot be read: {e}")
 

@@ -306,9 +306,7 @@ class RedisStore(RedisLive):
                 raise ConnectionError("the store was closed")
             if pipe is not None:
                 del self._pipes[place]
-                if pipe.busy:
-                    pipe.retire()
-                else:
+                if not pipe.busy:  # else it closes itself
                     await pipe.aclose()
             opened = await Pipe.connect(self._url) if self._lean else await Pipe.open(cast("Redis", self.client))
             if opened is None:

@@ -135,13 +135,8 @@ class Apart:
         raise Frozen(str(why)) from why  # no `except Exception` sees it, and no further callback of agent code runs
 
     def _hand(self, waiter: "asyncio.Future[Any]", value: object) -> None:  # of any type
-        lane = self._engine.lane
-        lane.delivering = True
-        try:
-            if not waiter.done():
-                waiter.set_result(value)
-        finally:
-            lane.delivering = False
+        if not waiter.done():
+            self._engine.lane.deliver(waiter.set_result, value)
         self._engine.delivery.release()
 
     async def close(self) -> None:

@@ -37,7 +37,6 @@ class BodyRun:
 
     def __init__(self, lane: Lane, cancel_wait_s: float, timeout_s: float | None, heart: "Heart | None" = None) -> None:
         self._lane = lane
-        self._loop = lane.loop
         self._cancel_wait_s = cancel_wait_s
         self._timeout_s = timeout_s
         self._heart = heart
@@ -62,6 +61,11 @@ class BodyRun:
 
     def start_thread(self, body: Callable[[], object], context: contextvars.Context, name: str) -> None:
         """Run a sync body in a thread of its own. A daemon, so that one that hangs does not keep the process."""
+        threading.Thread(target=self.acting(body, context), name=f"everstep {name}", daemon=True).start()
+        self._arm()
+
+    def acting(self, body: Callable[[], object], context: contextvars.Context) -> Callable[[], None]:
+        """What a thread has to call: `in_thread`, which counts as acting from now on until it is over."""
         acted = self._lane.acts()
 
         def main() -> None:
@@ -70,8 +74,7 @@ class BodyRun:
             finally:
                 acted()
 
-        threading.Thread(target=main, name=f"everstep {name}", daemon=True).start()
-        self._arm()
+        return main
 
     def in_thread(self, body: Callable[[], object], context: contextvars.Context) -> None:
         """Run a sync body here, in a thread that is not the loop's, and tell its end to the loop."""
@@ -82,7 +85,7 @@ class BodyRun:
         except BaseException as e:
             end = BodyEnd(error=e)
         with contextlib.suppress(RuntimeError):  # the loop is closed: the attempt ended meanwhile
-            self._loop.call_soon_threadsafe(self._finish, end, context=contextvars.Context())
+            self._lane.loop.call_soon_threadsafe(self._finish, end, context=contextvars.Context())
 
     def cancel(self) -> None:
         """The agent does not wait any more: cancel the body and give it a bounded time to end."""
@@ -110,7 +113,7 @@ class BodyRun:
         if self.end.done() or self._timed_out:
             return
         if left_s > 0:
-            self._timers = [timer for timer in self._timers if timer.when() > self._loop.time()]
+            self._timers = [timer for timer in self._timers if timer.when() > self._lane.loop.time()]
             self._timers.append(self._lane.at(left_s, lambda: self._listen(heart)))
         else:
             self._silent = True

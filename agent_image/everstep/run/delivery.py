@@ -6,6 +6,7 @@ silence; one that nothing waits for, with the agent idle, is a divergence.
 """
 
 import asyncio
+import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,6 @@ class Delivery:
         self._recorded_left = len(self.queue)
         self._timers_to_arm: list[TimerCall] = []
         self._loading: asyncio.Task[None] | None = None
-        self._may_load = True
         self._leftovers_cancelled = False
         self._due = False
         self._pumping = False
@@ -236,9 +236,7 @@ class Delivery:
         """Deliver the head outcome if it is this call's: a sync agent waits for nothing else. A blob is not loaded here, as this
         runs on the agent's own thread."""
         if self.queue and self.queue[0].key == call.key and self.engine.stop_reason is None:
-            self._may_load = False
             self._deliver_next()
-            self._may_load = True
 
     def _take(self, record: Record) -> None:
         self.queue.popleft()
@@ -263,8 +261,8 @@ class Delivery:
         error: BaseException | None = None
         if isinstance(record, Result) or (isinstance(record, Settled) and record.decision == "done"):
             known, data = self.blobs.look_up(record.value)
-            if not known and not self._may_load:
-                return
+            if not known and threading.get_ident() == self.engine.lane.thread:
+                return  # `deliver_to`
             if not known:
                 self._loading = self.engine.lane.task(self._load(record.value), "load a blob")
                 return
@@ -293,15 +291,10 @@ class Delivery:
         call.delivered = True
         if call.waiter.done():
             return
-        lane = self.engine.lane
-        lane.delivering = True
-        try:
-            if error is None:
-                call.waiter.set_result(value)
-            else:
-                call.waiter.set_exception(error)
-        finally:
-            lane.delivering = False
+        if error is None:
+            self.engine.lane.deliver(call.waiter.set_result, value)
+        else:
+            self.engine.lane.deliver(call.waiter.set_exception, error)
 
     async def _load(self, reference: Json) -> None:
         try:
@@ -365,12 +358,8 @@ class Delivery:
         """The agent returned: its other tasks are cancelled, as asyncio.run does."""
         self._leftovers_cancelled = True
         lane = self.engine.lane
-        lane.delivering = True
-        try:
-            for task in sorted(lane.tasks, key=hash):
-                task.cancel()
-        finally:
-            lane.delivering = False
+        for task in sorted(lane.tasks, key=hash):
+            lane.deliver(task.cancel)
 
     def forget(self) -> None:
         """The attempt is over: keep nothing of its journal."""

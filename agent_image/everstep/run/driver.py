@@ -52,8 +52,6 @@ class StepDriver:
         self.tries = past.tries if past else int(call.intent_seq != 0)
         self.bounds = Tries(call)
         self.details = Details(engine, call, past.details if past else None)
-        self.task: asyncio.Task[None] | None = None
-        """The one that runs this, while it is not done."""
         self.body: BodyRun | None = None
         self.question: Question | None = None
         self.pause: Pause | None = None

@@ -313,7 +313,6 @@ class Engine:
             self.busy_drivers += 1
             task = self.loop.start_now(self._drive(driver), f"step {call.key}", self.lane.context())
             if not task.done():  # kept without a callback of asyncio's, as each would cost a turn of the loop
-                driver.task = task
                 self.lane.outside_tasks.add(task)
 
     async def _drive(self, driver: StepDriver) -> None:
@@ -326,9 +325,8 @@ class Engine:
         finally:
             self.busy_drivers -= 1
             self.drivers.pop(driver.call.key, None)
-            if driver.task is not None:
-                self.lane.outside_tasks.discard(driver.task)
-                driver.task = None
+            if (me := asyncio.current_task()) is not None:
+                self.lane.outside_tasks.discard(me)
             self.delivery.wake()
 
     def driver_waits(self, driver: StepDriver) -> None:
@@ -395,11 +393,7 @@ class Engine:
     def cancel_root(self) -> None:
         """Unwind the agent: a person's wish."""
         if self.root is not None:
-            self.lane.delivering = True
-            try:
-                self.root.cancel("the run was cancelled")
-            finally:
-                self.lane.delivering = False
+            self.lane.deliver(self.root.cancel, "the run was cancelled")
         elif self.thread is not None:
             self.thread.interrupt(Cancelled("the run was cancelled"))
 

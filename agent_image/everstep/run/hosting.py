@@ -42,7 +42,7 @@ def host(lane: Lane, main: Coroutine[Any, Any, T], tidy: Tidy | None = None) -> 
                 others = [*lane.outside_tasks, *loop.outside_tasks]
                 loop.run_until_complete(lane.task(_tidy(others, tidy), "tidy"))
         finally:
-            _keep(lane)
+            _keep(lane, *loop.outside_tasks)
             with contextlib.suppress(RuntimeError):
                 loop.close()
 
@@ -65,8 +65,8 @@ def _told(ended: Callable[[], None]) -> Callable[[object], None]:
     return lambda _task: ended()
 
 
-def _keep(lane: Lane) -> None:
-    left: list[asyncio.Task[Any]] = [*lane.tasks, *lane.outside_tasks]  # tasks of any result
+def _keep(lane: Lane, *others: asyncio.Task[Any]) -> None:  # of any result
+    left: list[asyncio.Task[Any]] = [*lane.tasks, *lane.outside_tasks, *others]  # the same
     for task in left:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is left on purpose
     if left:

@@ -45,7 +45,7 @@ from everstep.run.agents import Agent, loading
 from everstep.run.attempt import Attempt, AttemptEnd, RunIdentity
 from everstep.run.blobs import read_value
 from everstep.run.config import EngineConfig
-from everstep.run.hosting import attend, host
+from everstep.run.hosting import Tidy, attend, host
 from everstep.run.lane import Lane
 from everstep.run.loop import AgentLoop
 from everstep.run.scope import SCOPE
@@ -215,32 +215,28 @@ class InProcess:
     def stop(self) -> None:
         """From another thread: end as after SIGTERM."""
         self._stopping = True
-        if self.lane is not None and self.attempt is not None:
+        if self.attempt is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
-                self.lane.loop.call_soon_threadsafe(self.attempt.terminate, context=contextvars.Context())
+                self.attempt.lane.loop.call_soon_threadsafe(self.attempt.terminate, context=contextvars.Context())
 
     def run(self) -> Any:  # the agent's result
         """Here and now, in a loop of its own."""
         locks = asyncio.run(self._take_up())
-        lane = self.lane = Lane(AgentLoop(self.clock))
-        store = open_store(self.directory.store_url, installation="local")
         try:
-            end, value = host(lane, self._attempt(lane, store), store.aclose)
+            end, value = host(*self._hosted(AgentLoop(self.clock)))
         except Terminated:
             raise KeyboardInterrupt from None
         finally:
-            self._let_go(lane, locks)
+            self._let_go(locks)
         return self._outcome(end, value)
 
     async def run_among(self, loop: AgentLoop) -> Any:  # the agent's result
         """In a loop that others share."""
         locks = await self._take_up()
-        lane = self.lane = Lane(loop)
-        store = open_store(self.directory.store_url, installation="local")
         try:
-            end, value = await attend(lane, self._attempt(lane, store), store.aclose)
+            end, value = await attend(*self._hosted(loop))
         finally:
-            self._let_go(lane, locks)
+            self._let_go(locks)
         return self._outcome(end, value)
 
     async def _take_up(self) -> contextlib.ExitStack:
@@ -256,10 +252,17 @@ class InProcess:
             self.anchors = AnchorFile(self.directory.anchor_path(self.run_name), self.spec.journal)
             return locks.pop_all()
 
-    def _let_go(self, lane: Lane, locks: contextlib.ExitStack) -> None:
+    def _hosted(self, loop: AgentLoop) -> tuple[Lane, Coroutine[Any, Any, tuple[AttemptEnd, Any]], Tidy]:
+        """What `host` and `attend` take."""
+        lane = self.lane = Lane(loop)
+        store = open_store(self.directory.store_url, installation="local")
+        return lane, self._attempt(lane, store), store.aclose
+
+    def _let_go(self, locks: contextlib.ExitStack) -> None:
         """The attempt is over. The locks are kept until its last body is over, even one that nobody waits for any more: a thread
         cannot be stopped."""
-        lane.when_quiet(locks.close)
+        assert self.lane is not None
+        self.lane.when_quiet(locks.close)
         if self.attempt is not None and self.attempt.engine is not None:
             self.attempt.engine.release()
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from everstep.run.scope import Scope
 
 T = TypeVar("T")
+R = TypeVar("R")
 # asyncio's own callbacks take what they are given; the stubs' TypeVarTuple adds nothing here
 Callback = Callable[..., object]
 
@@ -120,7 +121,7 @@ class Lane:
         """Of agent code."""
         self.outside_tasks: set[asyncio.Task[Any]] = set()  # the same
         """Of bodies and of the engine."""
-        self.delivering = False
+        self._delivering = False
         """True while the engine itself hands something to agent code; else only agent code may wake agent code."""
         self.thread: int | None = None
         """Of a sync agent, for messages about its calls."""
@@ -177,11 +178,7 @@ class Lane:
         """The root task of the agent."""
         context = self._context.copy()
         context.run(SCOPE.set, scope)
-        self.delivering = True
-        try:
-            return self.agent_task(coro, name, context)
-        finally:
-            self.delivering = False
+        return self.deliver(self.agent_task, coro, name, context)
 
     def agent_task(
         self,
@@ -206,6 +203,14 @@ class Lane:
         """Number tasks and futures from `first` again: nothing that has a number is alive any more, but the root perhaps."""
         self._orders = itertools.count(first)
 
+    def deliver(self, act: Callable[..., R], *args: Any) -> R:  # whatever `act` takes
+        """Do something that wakes agent code, as its engine."""
+        before, self._delivering = self._delivering, True
+        try:
+            return act(*args)
+        finally:
+            self._delivering = before
+
     def add(self, handle: asyncio.Handle, callback: Callback) -> None:
         """A turn of agent code is ready. `callback` is named if it was not this agent that made it so."""
         if self.over:
@@ -216,7 +221,7 @@ class Lane:
 
     def check_hand(self, what: Callback) -> None:
         """What agent code waits for is resolved by that very agent's code, or by its engine."""
-        if self.delivering or self.over:
+        if self._delivering or self.over:
             return
         scope = SCOPE.get()
         if scope is None or scope.lane is not self:

@@ -198,11 +198,5 @@ class Channel:
 
     def _hand(self, chunk: object) -> None:
         want, self._want = self._want, None
-        if want is None or want.done():
-            return
-        lane = self._engine.lane
-        before, lane.delivering = lane.delivering, True
-        try:
-            want.set_result(chunk)
-        finally:
-            lane.delivering = before
+        if want is not None and not want.done():
+            self._engine.lane.deliver(want.set_result, chunk)

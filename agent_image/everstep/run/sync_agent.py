@@ -202,16 +202,8 @@ class SyncAgentThread:
         self._answers.put((True, act))
 
     def run_body(self, run: BodyRun, body: Callable[[], object], context: contextvars.Context) -> None:
-        acted = self._engine.lane.acts()
-
-        def act() -> None:
-            try:
-                run.in_thread(body, context)
-            finally:
-                acted()
-
         run.end.add_done_callback(lambda _end: self._body_ended())
-        self._answers.put((False, act))
+        self._answers.put((False, run.acting(body, context)))
 
     def interrupt(self, error: BaseException) -> None:
         """Raise in agent code at the call it waits in. A body on its own thread ends first: nothing can stop it."""
